@@ -1,0 +1,78 @@
+"""Lock: what a host gets when a job starts, and hands back when it ends."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from echomq_plugin.events import FinishResult, LostLock
+
+
+class LockOwner(Protocol):
+    """What a lock asks its plugin."""
+
+    def confirm(self, lock: Lock) -> bool:
+        """Ask the server."""
+        ...
+
+    def believes(self, lock: Lock) -> bool:
+        """Ask this process."""
+        ...
+
+
+class Lock:
+    """
+    The lock of one run of one job.
+
+    Attributes:
+        queue: the queue.
+        job_id: the job.
+        token: what the lock key holds.
+        delivery: the delivery that the run was started from, or None.
+        fence: grows with every start in its queue: pass it along with the job's own writes, and let the storage refuse
+            a smaller one. 0 where the host took the lock itself.
+        given: whether the host took the lock itself, and gives it back itself.
+        lost: the report of its loss, once it is lost.
+        result: what became of it, once the job has ended.
+
+    """
+
+    __slots__ = ("_owner", "delivery", "fence", "given", "job_id", "lost", "queue", "result", "token")
+
+    def __init__(
+        self,
+        owner: LockOwner,
+        queue: str,
+        job_id: str,
+        token: str,
+        *,
+        delivery: str | None = None,
+        fence: int = 0,
+        given: bool = False,
+    ) -> None:
+        self._owner = owner
+        self.queue = queue
+        self.job_id = job_id
+        self.token = token
+        self.delivery = delivery
+        self.fence = fence
+        self.given = given
+        self.lost: LostLock | None = None
+        self.result: FinishResult | None = None
+
+    def __repr__(self) -> str:
+        return f"<Lock of job {self.job_id!r} of queue {self.queue!r}>"
+
+    @property
+    def believed(self) -> bool:
+        """Whether this process still believes to hold it: no I/O, so another run may already know better."""
+        return self.lost is None and self._owner.believes(self)
+
+    def confirm(self) -> bool:
+        """
+        Ask the server whether the lock is still ours: one round trip, before the host writes a result.
+
+        Raises:
+            OwnershipUnknownError: Redis gave no answer. Write nothing until it does.
+
+        """
+        return self._owner.confirm(self)

@@ -1,0 +1,248 @@
+"""
+Renewal: one pass over the tracked locks. What is due goes out, and each reply is settled as it comes in.
+
+No greenlet, thread or timer of its own: whoever calls ``run`` decides when. A failed call moves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from echomq_plugin.errors import RedisCallError
+from echomq_plugin.events import LocksLost, LocksRenewed, LostLock, LostReason, Report
+from echomq_plugin.keys import QueueKeys
+from echomq_plugin.scripts import Batch, Ownership, Scripts
+from echomq_plugin.table import LockTable, PendingRelease
+from echomq_plugin.tracking import TrackedLock
+from echomq_plugin.wire import MOST_IDS_A_CALL, chunks
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A call that gave no usable answer: ``job_ids`` of ``queue`` are as they were, whatever the server did."""
+
+    queue: str
+    job_ids: tuple[str, ...]
+    error: Exception
+
+
+def plan_rounds(due: Iterable[TrackedLock], batch_size: int) -> list[dict[str, list[TrackedLock]]]:
+    """
+    Share due locks out over round trips: grouped by queue, at most ``batch_size`` locks in each.
+
+    Queues keep the order of their first lock, so that what is most at risk goes first.
+    """
+    by_queue: dict[str, list[TrackedLock]] = {}
+    for lock in due:
+        by_queue.setdefault(lock.queue, []).append(lock)
+    rounds: list[dict[str, list[TrackedLock]]] = []
+    room = 0
+    for queue, locks in by_queue.items():
+        at = 0
+        while at < len(locks):
+            if room == 0:
+                rounds.append({})
+                room = batch_size
+            taken = locks[at : at + room]
+            rounds[-1][queue] = taken
+            at += len(taken)
+            room -= len(taken)
+    return rounds
+
+
+class Renewal:
+    """
+    Renews what is due.
+
+    Args:
+        table: the tracked locks.
+        scripts: the wire.
+        prefix: the first part of every key.
+        batch_size: the most locks in one round trip.
+        now_ms: the clock.
+        outbox: takes reports; must neither block nor raise.
+
+    """
+
+    def __init__(
+        self,
+        table: LockTable,
+        scripts: Scripts,
+        *,
+        prefix: str,
+        batch_size: int,
+        now_ms: Callable[[], int],
+        outbox: Callable[[Report], None],
+    ) -> None:
+        self._table = table
+        self._scripts = scripts
+        self._prefix = prefix
+        self._batch_size = batch_size
+        self._now_ms = now_ms
+        self._outbox = outbox
+
+    def run(self, hub_blocked_ms: int = 0) -> list[Failure]:
+        """
+        Make one pass. Called by the renewal greenlet; switches greenlets at every call to Redis.
+
+        Args:
+            hub_blocked_ms: how late this pass is, in ms, for the reports.
+
+        Returns:
+            the calls that gave no answer; the pass is worth repeating soon when there are any.
+
+        """
+        now = self._now_ms()
+        with self._table.lock:
+            gone = self._table.tracked.expired(now, hub_blocked_ms)
+            gone += self._table.tracked.held_too_long(now, hub_blocked_ms)
+            due = self._table.tracked.due(now)
+        self._report_lost(gone)
+        failures = self._renew(due, hub_blocked_ms)
+        return failures + self._release()
+
+    def _keys(self, queue: str) -> QueueKeys:
+        return QueueKeys(self._prefix, queue)
+
+    def _renew(self, due: list[TrackedLock], hub_blocked_ms: int) -> list[Failure]:
+        failures: list[Failure] = []
+        rounds = plan_rounds(due, self._batch_size)
+        for number, batches in enumerate(rounds):
+            sent_at = self._now_ms()
+            try:
+                replies = self._send(batches)  # switches greenlets
+            except Exception as error:
+                # The rest would wait for its limit too, round after round: leave it for the retry.
+                for rest in rounds[number:]:
+                    failures += [Failure(queue, _ids(locks), error) for queue, locks in rest.items()]
+                break
+            for (queue, locks), reply in zip(batches.items(), replies, strict=True):
+                if isinstance(reply, RedisCallError):
+                    failures.append(Failure(queue, _ids(locks), reply))
+                    continue
+                with self._table.lock:
+                    settled = self._table.tracked.settle(locks, reply, sent_at)
+                if settled.renewed:
+                    self._outbox(LocksRenewed(queue, tuple(settled.renewed)))
+                if settled.suspects:
+                    failures += self._examine(queue, settled.suspects, hub_blocked_ms)
+        return failures
+
+    def _send(self, batches: dict[str, list[TrackedLock]]) -> list[list[str] | RedisCallError]:
+        wire = [
+            Batch(self._keys(queue), [lock.job_id for lock in locks], [lock.token for lock in locks])
+            for queue, locks in batches.items()
+        ]
+        return self._scripts.extend_locks(wire, self._table.tracked.lock_duration)
+
+    def _examine(self, queue: str, suspects: list[TrackedLock], hub_blocked_ms: int) -> list[Failure]:
+        """Find out what became of locks that the frozen script did not renew. Switches greenlets."""
+        try:
+            found = self._scripts.look_up(self._keys(queue), [lock.job_id for lock in suspects])
+        except Exception as error:
+            return [Failure(queue, _ids(suspects), error)]
+        failures: list[Failure] = []
+        lost: list[tuple[TrackedLock, LostReason]] = []
+        forgotten: list[TrackedLock] = []
+        for lock, ownership in zip(suspects, found, strict=True):
+            if ownership.lock_token == lock.token:
+                # Not lost: while a cluster moves a slot, the frozen script looks for some locks on the wrong node.
+                failures += self._renew_by_key(lock)
+            elif self._server_forgot(lock, ownership):
+                forgotten.append(lock)
+            else:
+                lost.append((lock, "missing" if ownership.lock_token is None else "taken"))
+        not_restored = self._restore(queue, forgotten) if forgotten else []
+        if not not_restored:
+            lost += [(lock, "missing") for lock in forgotten]
+        with self._table.lock:
+            reports = self._table.tracked.lose(lost, self._now_ms(), hub_blocked_ms)
+        self._report_lost(reports)
+        return failures + not_restored
+
+    def _server_forgot(self, lock: TrackedLock, ownership: Ownership) -> bool:
+        """Tell whether a lock and its entry went before their time: then only we still know of the job."""
+        with self._table.lock:
+            ours = self._table.tracked.believes(lock.queue, lock.job_id, lock.token, self._now_ms())
+        return (
+            ours
+            and lock.entry is not None
+            and not lock.ended
+            and ownership.lock_token is None
+            and ownership.entry_token is None
+        )
+
+    def _restore(self, queue: str, forgotten: list[TrackedLock]) -> list[Failure]:
+        """Write entries again, so that the sweep brings the jobs back. Switches greenlets."""
+        jobs = [(lock.job_id, lock.token, lock.entry or b"") for lock in forgotten]
+        try:
+            self._scripts.restore_entries(self._keys(queue), jobs)
+        except Exception as error:
+            # Still tracked, so the next pass tries again.
+            return [Failure(queue, _ids(forgotten), error)]
+        with self._table.lock:
+            tracked = self._table.tracked
+            ended = [lock for lock in forgotten if lock.ended or not tracked.holds(queue, lock.job_id, lock.token)]
+        for lock in ended:
+            # Its job ended while its entry was being written: nothing is to be brought back.
+            self._table.add_release(PendingRelease(queue, lock.job_id, lock.token))
+        return []
+
+    def _renew_by_key(self, lock: TrackedLock) -> list[Failure]:
+        sent_at = self._now_ms()
+        duration = self._table.tracked.lock_duration
+        try:
+            renewed = self._scripts.renew_one(self._keys(lock.queue), lock.job_id, lock.token, duration)
+        except Exception as error:
+            return [Failure(lock.queue, (lock.job_id,), error)]
+        if renewed:
+            with self._table.lock:
+                settled = self._table.tracked.settle([lock], (), sent_at)
+            if settled.renewed:
+                self._outbox(LocksRenewed(lock.queue, tuple(settled.renewed)))
+        # Else it changed hands in this moment: it stays due, and the next pass sees what it is.
+        return []
+
+    def _release(self) -> list[Failure]:
+        """Repeat the releases that no answer came to. Switches greenlets."""
+        with self._table.lock:
+            pending = list(self._table.releases.values())
+        failures: list[Failure] = []
+        for some in chunks(pending, MOST_IDS_A_CALL):
+            try:
+                answers = self._scripts.release_many(
+                    [
+                        (
+                            self._keys(release.queue),
+                            release.job_id,
+                            release.token,
+                            release.keep_entry,
+                            release.keep_count,
+                        )
+                        for release in some
+                    ]
+                )
+            except Exception as error:
+                return [*failures, *(_failed_release(release, error) for release in some)]
+            for release, answer in zip(some, answers, strict=True):
+                if isinstance(answer, RedisCallError):
+                    failures.append(_failed_release(release, answer))
+                else:
+                    self._table.settle_release(release)
+        return failures
+
+    def _report_lost(self, reports: Iterable[tuple[str, LostLock]]) -> None:
+        by_queue: dict[str, list[LostLock]] = {}
+        for queue, lost in reports:
+            by_queue.setdefault(queue, []).append(lost)
+        for queue, group in by_queue.items():
+            self._outbox(LocksLost(queue, tuple(group)))
+
+
+def _ids(locks: Iterable[TrackedLock]) -> tuple[str, ...]:
+    return tuple(lock.job_id for lock in locks)
+
+
+def _failed_release(release: PendingRelease, error: Exception) -> Failure:
+    return Failure(release.queue, (release.job_id,), error)
