@@ -1,0 +1,30 @@
+# Two commands are all that a machine with git, make and Python needs: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint clean
+
+demo: $(VENV)/demo
+	$(BIN)/echomq-plugin demo $(ARGS)
+
+test: $(VENV)/tox
+	$(BIN)/tox run $(ARGS)
+
+lint: $(VENV)/tox
+	$(BIN)/tox run -e lint
+
+clean:
+	rm -rf $(VENV) .tox build dist
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/demo: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet -e '.[demo]'
+	@touch $@
+
+$(VENV)/tox: $(BIN)/python
+	$(BIN)/python -m pip install --quiet 'tox>=4.22'
+	@touch $@
