@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import gevent
 import redis
+from gevent.hub import Hub
 from gevent.lock import BoundedSemaphore
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
@@ -22,7 +23,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from echomq_plugin.errors import ConnectionKindError, RedisCallError
-from echomq_plugin.native import hub_of_this_thread, thread_id, uses_gevent
+from echomq_plugin.native import thread_id, uses_gevent
 from echomq_plugin.sockets import Deadline, connection_class
 
 Client = Any
@@ -136,12 +137,13 @@ def _cluster_settings(cluster: RedisCluster) -> ServerSettings:
 
 
 class _ThreadClient:
-    """The client of one native thread. ``slots`` belongs to that thread's hub."""
+    """The client of one native thread. Its sockets and its ``slots`` belong to that thread's hub, if it has one."""
 
-    def __init__(self, client: Client, deadline: Deadline, slots: BoundedSemaphore | None) -> None:
+    def __init__(self, client: Client, deadline: Deadline, hub: Hub | None) -> None:
         self.client = client
         self.deadline = deadline
-        self.slots = slots
+        self.hub = hub
+        self.slots = BoundedSemaphore(MOST_CALLS_AT_ONCE, hub) if hub is not None else None
 
     def pools(self) -> list[Any]:
         """Return the pools of all its connections."""
@@ -236,12 +238,18 @@ class Connections:
 
     def _client_of_this_thread(self, on_hub: bool) -> _ThreadClient:
         key = self._key(on_hub)
+        hub = gevent.get_hub() if on_hub else None
         mine = self._clients.get(key)
-        if mine is None:
+        # The system uses a dead thread's identity again; its sockets would wait on the dead thread's hub.
+        if mine is None or mine.hub is not hub:
             deadline = Deadline()
-            client = make_client(self.server, self.call_limit_ms / 1000, deadline, on_hub=on_hub)
-            slots = BoundedSemaphore(MOST_CALLS_AT_ONCE, hub_of_this_thread()) if on_hub else None
-            mine = self._clients.setdefault(key, _ThreadClient(client, deadline, slots))
+            client = make_client(
+                self.server, self.call_limit_ms / 1000, deadline, on_hub=on_hub
+            )  # may switch greenlets
+            made_meanwhile = self._clients.get(key)
+            if made_meanwhile is not None and made_meanwhile.hub is hub:
+                return made_meanwhile
+            mine = self._clients[key] = _ThreadClient(client, deadline, hub)
         return mine
 
     def _drop(self, mine: _ThreadClient | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Callable
@@ -36,7 +37,7 @@ class JobLocks:
         manager: keeps them alive.
         scripts: the wire.
         options: durations and limits.
-        worker: this worker's name, for people who look.
+        worker: gives this worker's name, for people who look.
         boot: starts the process' part before a queue's first job; raises what ``LockPlugin.start`` raises.
         cancel: the host's way to stop a job; None: only what ``cancel_with`` names.
 
@@ -48,7 +49,7 @@ class JobLocks:
         scripts: Scripts,
         *,
         options: LockOptions,
-        worker: str,
+        worker: Callable[[], str],
         boot: Callable[[str], None],
         cancel: Cancel | None,
     ) -> None:
@@ -94,7 +95,7 @@ class JobLocks:
 
     def _acquire(self, keys: QueueKeys, job: str, delivery: str | None, payload: bytes | str | None) -> Lock:
         token = str(uuid.uuid4())
-        entry = EntryData(self.worker, int(time.time() * 1000), delivery, payload).pack()
+        entry = EntryData(self.worker(), int(time.time() * 1000), delivery, payload).pack()
         sent_at = self.manager.now_ms()
         try:
             answer = self.scripts.acquire(keys, job, token, self.options.lock_duration, entry)  # switches greenlets
@@ -138,6 +139,9 @@ class JobLocks:
         """
         if outcome not in OUTCOMES:
             raise OptionError("outcome", outcome, f"must be one of {', '.join(sorted(OUTCOMES))}")
+        if lock.pid != os.getpid():
+            # A child that runs on after a fork in the middle of a job: the job, and its lock, are its parent's.
+            return FinishResult.UNKNOWN
         if lock.result is not None:
             return lock.result
         self._live.pop((lock.queue, lock.job_id, lock.token), None)

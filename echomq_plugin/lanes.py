@@ -51,6 +51,7 @@ class Lane(Generic[T]):
         self._wake.acquire()
         self._waiting: deque[tuple[float, T]] = deque()
         self._busy = 0
+        self._hub: Any = None
         self._watcher: Any = None
         self._draining = False
         self._thread_runs = False
@@ -59,10 +60,13 @@ class Lane(Generic[T]):
 
     def use_this_hub(self) -> None:
         """Let the hub of the calling thread take reports, as long as it turns. Called from the host's hub."""
-        watcher: Any = get_hub().loop.async_(ref=False)
-        watcher.start(self._on_hub)
+        hub = get_hub()
         with self._lock:
-            self._watcher = watcher
+            if self._hub is hub and self._watcher is not None:
+                return
+            watcher: Any = hub.loop.async_(ref=False)
+            watcher.start(self._on_hub)
+            self._hub, self._watcher = hub, watcher
 
     def use_this_hub_if_any(self) -> None:
         """As ``use_this_hub`` where the calling thread waits through gevent; else the native thread does it all."""

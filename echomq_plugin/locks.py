@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Protocol
 
 from echomq_plugin.events import FinishResult, LostLock
@@ -31,12 +32,13 @@ class Lock:
         fence: grows with every start in its queue: pass it along with the job's own writes, and let the storage refuse
             a smaller one. 0 where the host took the lock itself.
         given: whether the host took the lock itself, and gives it back itself.
+        pid: the process that runs the job: only it gives the lock back.
         lost: the report of its loss, once it is lost.
         result: what became of it, once the job has ended.
 
     """
 
-    __slots__ = ("_owner", "delivery", "fence", "given", "job_id", "lost", "queue", "result", "token")
+    __slots__ = ("_owner", "delivery", "fence", "given", "job_id", "lost", "pid", "queue", "result", "token")
 
     def __init__(
         self,
@@ -56,6 +58,7 @@ class Lock:
         self.delivery = delivery
         self.fence = fence
         self.given = given
+        self.pid = os.getpid()
         self.lost: LostLock | None = None
         self.result: FinishResult | None = None
 

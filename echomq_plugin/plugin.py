@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -65,7 +64,7 @@ class LockPlugin:
     ) -> None:
         self.pm = pm
         self.options = options
-        self.worker = f"{socket.gethostname()}:{uuid.uuid4().hex[:8]}"
+        self._host = socket.gethostname()
         self.connections = Connections(connection, call_limit_ms=options.call_limit)
         self.sweep_scripts = SweepScripts(self.connections)
         self.reports = Reports(
@@ -75,7 +74,7 @@ class LockPlugin:
         self.checker = StalledChecker(
             self.sweep_scripts,
             prefix=options.prefix,
-            worker=self.worker,
+            worker=self.worker_name,
             stalled_interval=options.stalled_interval,
             now_ms=now_ms,
             outbox=self.reports.post,
@@ -100,10 +99,19 @@ class LockPlugin:
         self._known_queues: set[tuple[int, str]] = set()
         self._started_pids: set[int] = set()
         self.jobs = JobLocks(
-            self.manager, Scripts(self.connections), options=options, worker=self.worker, boot=self._boot, cancel=cancel
+            self.manager,
+            Scripts(self.connections),
+            options=options,
+            worker=self.worker_name,
+            boot=self._boot,
+            cancel=cancel,
         )
 
     # -- life of the worker ------------------------------------------------------------------------------------------
+
+    def worker_name(self) -> str:
+        """Return what this process calls itself in entries, for people who look."""
+        return f"{self._host}:{os.getpid()}"
 
     def add_queue(self, queue: str) -> None:
         """Serve one more queue. No I/O."""

@@ -68,8 +68,8 @@ class Reports:
         """Take a report. Callable from any native thread; neither blocks nor raises."""
         lanes = self._lanes_of_this_process()
         if isinstance(report, LocksLost):
-            lanes.cancel.post(report)
-        if isinstance(report, JobsFoundDead):
+            lanes.cancel.post(report)  # and from there to the notices
+        elif isinstance(report, JobsFoundDead):
             lanes.recovery.post(report)
         else:
             lanes.notices.post(report)
@@ -85,8 +85,15 @@ class Reports:
         pid = os.getpid()
         lanes = self._lanes.get(pid)
         if lanes is None:
-            lanes = self._lanes.setdefault(pid, _Lanes(self._cancel, self._recover, self._notify))
+            lanes = self._lanes.setdefault(pid, _Lanes(self._cancel_and_notify, self._recover, self._notify))
         return lanes
+
+    def _cancel_and_notify(self, report: LocksLost, caller: Caller) -> None:
+        try:
+            self._cancel(report, caller)
+        finally:
+            # Who is told of a loss may rely on it that the job has been stopped, as far as it can be.
+            self._lanes_of_this_process().notices.post(report)
 
     def _notify(self, report: Report, caller: Caller) -> None:
         for hook, arguments in _hook_calls(report):

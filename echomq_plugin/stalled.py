@@ -28,7 +28,7 @@ class StalledChecker:
     Args:
         scripts: the wire.
         prefix: the first part of every key.
-        worker: this worker's name, for people who look.
+        worker: gives this worker's name, for people who look.
         stalled_interval: passes come at half of it, in ms (DESIGN §7).
         now_ms: the clock.
         outbox: takes reports; must neither block nor raise.
@@ -40,7 +40,7 @@ class StalledChecker:
         scripts: SweepScripts,
         *,
         prefix: str,
-        worker: str,
+        worker: Callable[[], str],
         stalled_interval: int,
         now_ms: Callable[[], int],
         outbox: Callable[[Report], None],
@@ -82,7 +82,7 @@ class StalledChecker:
                 continue
             try:
                 keys = QueueKeys(self._prefix, queue)
-                left = self._scripts.win_check(keys, self._worker, self._pause_ms)
+                left = self._scripts.win_check(keys, self._worker(), self._pause_ms)
                 if left == 0:
                     self._sweep(keys)
                 else:
