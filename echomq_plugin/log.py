@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from gevent import monkey
 from pluggy import HookimplMarker
 
 from echomq_plugin.events import LostLock, StalledJob
 from echomq_plugin.hook_namespace import HookNamespace
+from echomq_plugin.native import hub_of_this_thread
 
 logger = logging.getLogger("echomq_plugin")
 
@@ -80,6 +82,13 @@ def log_hook_failure(plugin_name: str, hook: str, error: BaseException) -> None:
         exc_info=error,
         extra={"echomq_event": "hook failed", "echomq_plugin_name": plugin_name, "echomq_hook": hook},
     )
+
+
+def log_patching(dedicated_hub: bool) -> None:
+    """Say so when a gevent app is not monkey-patched: its blocking calls hold up its hub, and all that runs there."""
+    if hub_of_this_thread() is not None and not monkey.is_module_patched("socket"):
+        level = logging.INFO if dedicated_hub else logging.WARNING
+        _log(level, "not monkey-patched", renewal="not affected" if dedicated_hub else "held up by blocking calls")
 
 
 def _log(level: int, event: str, **data: object) -> None:

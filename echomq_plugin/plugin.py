@@ -23,6 +23,7 @@ from echomq_plugin.job_locks import Cancel, JobLocks
 from echomq_plugin.keys import QueueKeys, key_part
 from echomq_plugin.lock_manager import LockManager
 from echomq_plugin.locks import Lock
+from echomq_plugin.log import log_patching
 from echomq_plugin.options import LockOptions
 from echomq_plugin.recovery import Recovery
 from echomq_plugin.reports import Reports, Side
@@ -138,6 +139,7 @@ class LockPlugin:
         check_server(self.connections, [QueueKeys(self.options.prefix, queue) for queue in self.queues])
         for queue in self.queues:
             self._make_known(queue)
+        log_patching(self.options.dedicated_hub)
         self.reports.open()
         self.manager.start()
         self._started_pids.add(pid)
