@@ -111,14 +111,15 @@ class EmbeddedServer:
     def start(self) -> EmbeddedServer:
         """Start the server and wait until it answers."""
         data = ["--appendonly", "yes", "--appendfsync", "always"] if self._keep_data else ["--appendonly", "no"]
-        self._process = subprocess.Popen(  # noqa: S603  # our own arguments
-            [
-                self.binary, "--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", self.unix_path,
-                "--save", "", *data, "--dir", str(self.folder), *self._arguments,
-            ],
-            stdout=(self.folder / "log").open("ab"),
-            stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603  # our own arguments
+                [
+                    self.binary, "--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", self.unix_path,
+                    "--save", "", *data, "--dir", str(self.folder), *self._arguments,
+                ],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )  # fmt: skip
         until = time.monotonic() + _START_LIMIT_S
         while time.monotonic() < until:
             if self._process.poll() is not None:
@@ -126,9 +127,9 @@ class EmbeddedServer:
             if self._answers():
                 return self
             time.sleep(0.02)
-        log = (self.folder / "log").read_text(errors="replace")[-2000:]
+        said = (self.folder / "log").read_text(errors="replace")[-2000:]
         self.stop()
-        raise RuntimeError(f"{self.binary} did not start:\n{log}")
+        raise RuntimeError(f"{self.binary} did not start:\n{said}")
 
     def stop(self) -> None:
         """Kill the server, by pid; its folder stays for a restart."""

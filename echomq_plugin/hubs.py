@@ -18,6 +18,7 @@ from echomq_plugin.native import NativeLock, allocate_lock, pause, start_thread
 
 EXIT_JOIN_S = 2.0
 _POLL_S = 0.005
+_LONGEST_CLOCK_WAIT_MS = 60_000
 
 
 class Abort(BaseException):
@@ -81,12 +82,14 @@ class Task:
 
     Args:
         body: runs in the greenlet until ``stopping``; waits only through ``wait``.
+        clock_wait: the ``wait`` of a clock that was passed in, which then decides how time passes for the body.
 
     """
 
-    def __init__(self, body: Callable[[Task], None]) -> None:
+    def __init__(self, body: Callable[[Task], None], clock_wait: Callable[[int], None] | None = None) -> None:
         self.stopping = False
         self._body = body
+        self._clock_wait = clock_wait
         self._lock = allocate_lock()
         self._signal: Signal | None = None
         self._greenlet: gevent.Greenlet[[], None] | None = None
@@ -99,7 +102,9 @@ class Task:
 
     def wait(self, timeout_ms: int | None) -> None:
         """Wait until woken or until the time has passed. Called by the body; switches greenlets."""
-        if self._signal is not None and not self.stopping:
+        if self._clock_wait is not None:
+            self._clock_wait(_LONGEST_CLOCK_WAIT_MS if timeout_ms is None else timeout_ms)
+        elif self._signal is not None and not self.stopping:
             self._signal.wait(timeout_ms)
 
     def spawn(self, *, keep_loop_alive: bool) -> gevent.Greenlet[[], None]:

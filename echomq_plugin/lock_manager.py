@@ -124,7 +124,8 @@ class LockManager:
             if state.hub is not None:
                 return
             bodies: list[TaskBody] = [lambda task: self._run(state, task), *self._companions]
-            tasks = [Task(body) for body in bodies]
+            clock_wait = None if self._own_clock is None else self._own_clock.wait
+            tasks = [Task(body, clock_wait) for body in bodies]
             state.renewal_task = tasks[0]
             dedicated = self.options.dedicated_hub and self._own_clock is None
             state.hub = (DedicatedHub if dedicated else CallersHub)(tasks, self.connections.close_thread)
@@ -288,7 +289,7 @@ class LockManager:
                 schedule.retry_soon(now)
             wake_at = now if asked else schedule.next_pass(deadline)
             if wake_at > now:
-                self._wait(task, wake_at - now)  # switches greenlets
+                task.wait(wake_at - now)  # switches greenlets
                 now = self._clock.now_ms()
                 if now < wake_at:
                     continue  # woken because something changed
@@ -299,12 +300,6 @@ class LockManager:
             now = self._clock.now_ms()
             retry_in_ms = schedule.passed(now, failed=bool(failures))
             self._report_failures(state, failures, now, retry_in_ms)
-
-    def _wait(self, task: Task, ms: int) -> None:
-        if self._own_clock is not None:
-            self._own_clock.wait(ms)
-        else:
-            task.wait(ms)
 
     def _report_failures(self, state: _ProcessState, failures: list[Failure], now: int, retry_in_ms: int) -> None:
         for failure in failures:
