@@ -24,7 +24,9 @@ for i = 1, #jobIds do
   local jobId = jobIds[i]
   local token = tokens[i]
   local lockKey = baseKey .. jobId .. ':lock'
-  if redis.call('GET', lockKey) == token then
+  -- A missing lock reads as false, which must not equal a token that was packed as false.
+  local currentToken = redis.call('GET', lockKey)
+  if currentToken and currentToken == token then
     redis.call('SET', lockKey, token, 'PX', lockDuration)
     redis.call('SREM', stalledKey, jobId)
   else
