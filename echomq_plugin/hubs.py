@@ -104,6 +104,7 @@ class Task:
         """Wait until woken or until the time has passed. Called by the body; switches greenlets."""
         if self._clock_wait is not None:
             self._clock_wait(_LONGEST_CLOCK_WAIT_MS if timeout_ms is None else timeout_ms)
+            gevent.sleep(0)  # a clock that only counts must not keep the hub to itself
         elif self._signal is not None and not self.stopping:
             self._signal.wait(timeout_ms)
 
