@@ -13,9 +13,19 @@ class ListScripts(Wire):
 
     names = ("putBack-2", "putBackOrphans")
 
-    def put_back(self, taken_key: str, list_key: str, item: bytes) -> bool:
-        """Move an item from the taken ones to a list, once. False: it was no longer taken."""
-        return self.run("put an item back", "putBack-2", (taken_key, list_key), (item,), int) == 1
+    def put_back(self, taken_key: str, list_key: str, item: bytes, *, run_next: bool) -> bool:
+        """
+        Move an item from the taken ones to a list, once. False: it was no longer taken.
+
+        Args:
+            taken_key: the list of taken items.
+            list_key: where the item goes.
+            item: the item.
+            run_next: to the end that items are taken from; else behind all that waits.
+
+        """
+        arguments = (item, "1" if run_next else "0")
+        return self.run("put an item back", "putBack-2", (taken_key, list_key), arguments, int) == 1
 
     def put_back_orphans(
         self, keys: QueueKeys, taken_key: str, list_key: str, items: Sequence[tuple[str, bytes]]

@@ -24,7 +24,7 @@ def log_plugin(project_name: str) -> Any:
 
     def echomq_lock_lost(queue: str, lost: tuple[LostLock, ...]) -> None:
         for lock in lost:
-            _log(
+            log_event(
                 logging.ERROR,
                 "lock lost",
                 queue=queue,
@@ -35,12 +35,12 @@ def log_plugin(project_name: str) -> Any:
             )
 
     def echomq_locks_renewed(queue: str, job_ids: tuple[str, ...]) -> None:
-        _log(logging.DEBUG, "locks renewed", queue=queue, count=len(job_ids))
+        log_event(logging.DEBUG, "locks renewed", queue=queue, count=len(job_ids))
 
     def echomq_renewal_failed(
         queue: str, job_ids: tuple[str, ...], error: BaseException, retry_in_ms: int, at_risk_in_ms: int
     ) -> None:
-        _log(
+        log_event(
             logging.WARNING,
             "renewal failed",
             queue=queue,
@@ -51,13 +51,13 @@ def log_plugin(project_name: str) -> Any:
         )
 
     def echomq_check_failed(queue: str | None, error: BaseException, retry_in_ms: int) -> None:
-        _log(logging.WARNING, "check failed", queue=queue, error=error, retry_in_ms=retry_in_ms)
+        log_event(logging.WARNING, "check failed", queue=queue, error=error, retry_in_ms=retry_in_ms)
 
     def echomq_job_recovered(job: StalledJob) -> None:
-        _log(logging.INFO, "job recovered", queue=job.queue, job_id=job.job_id, stalled_count=job.stalled_count)
+        log_event(logging.INFO, "job recovered", queue=job.queue, job_id=job.job_id, stalled_count=job.stalled_count)
 
     def echomq_job_abandoned(job: StalledJob) -> None:
-        _log(logging.ERROR, "job abandoned", queue=job.queue, job_id=job.job_id, stalled_count=job.stalled_count)
+        log_event(logging.ERROR, "job abandoned", queue=job.queue, job_id=job.job_id, stalled_count=job.stalled_count)
 
     marker = HookimplMarker(project_name)
     functions = (
@@ -88,11 +88,12 @@ def log_patching(dedicated_hub: bool) -> None:
     """Say so when a gevent app is not monkey-patched: its blocking calls hold up its hub, and all that runs there."""
     if hub_of_this_thread() is not None and not monkey.is_module_patched("socket"):
         level = logging.INFO if dedicated_hub else logging.WARNING
-        _log(level, "not monkey-patched", renewal="not affected" if dedicated_hub else "held up by blocking calls")
+        log_event(level, "not monkey-patched", renewal="not affected" if dedicated_hub else "held up by blocking calls")
 
 
-def _log(level: int, event: str, **data: object) -> None:
+def log_event(level: int, event: str, *, trace: BaseException | None = None, **data: object) -> None:
+    """Log one event, its data as words and as ``extra``; ``trace``: the error whose traceback is logged."""
     if logger.isEnabledFor(level):
         words = ", ".join(f"{name}={value!r}" for name, value in data.items())
         extra = {f"echomq_{name}": value for name, value in data.items()}
-        logger.log(level, "%s: %s", event, words, extra={"echomq_event": event, **extra})
+        logger.log(level, "%s: %s", event, words, exc_info=trace, extra={"echomq_event": event, **extra})

@@ -12,7 +12,7 @@ from echomq_plugin.keys import QueueKeys, has_hash_tag
 
 PERMISSIONS = (
     "+evalsha +eval +script +get +set +del +exists +pttl +incr +hget +hset +hdel +hexists +hmget +hscan "
-    "+srem +sadd +smembers +lrem +lpush +pexpire +time ~<prefix>:*"
+    "+srem +sadd +smembers +lrem +lpush +rpush +pexpire +time ~<prefix>:*"
 )
 
 

@@ -1,6 +1,7 @@
 --[[
   Put back the items of a reliable list that were taken by a worker that died before it could start them: taken, with
-  neither lock nor entry. An item with either is somebody's, or the sweep's.
+  neither lock nor entry. An item with either is somebody's, or the sweep's. They have waited for long already, so they go
+  to the right end and are taken next.
 
   KEYS[1]   taken items (list)
   KEYS[2]   where the items go (list)
@@ -13,9 +14,12 @@ local moved = 0
 for i = 4, #KEYS do
   local jobId, item = ARGV[(i - 4) * 2 + 1], ARGV[(i - 4) * 2 + 2]
   if redis.call('EXISTS', KEYS[i]) == 0 and redis.call('HEXISTS', KEYS[3], jobId) == 0 then
+    -- Pushed first: should the other key not be a list, the script ends here and the item is still where it was.
+    redis.call('RPUSH', KEYS[2], item)
     if redis.call('LREM', KEYS[1], 1, item) == 1 then
-      redis.call('LPUSH', KEYS[2], item)
       moved = moved + 1
+    else
+      redis.call('RPOP', KEYS[2])
     end
   end
 end
