@@ -6,6 +6,7 @@ No greenlet, thread or timer of its own: whoever calls ``run`` decides when. A f
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -33,9 +34,9 @@ def plan_rounds(due: Iterable[TrackedLock], batch_size: int) -> list[dict[str, l
 
     Queues keep the order of their first lock, so that what is most at risk goes first.
     """
-    by_queue: dict[str, list[TrackedLock]] = {}
+    by_queue: defaultdict[str, list[TrackedLock]] = defaultdict(list)
     for lock in due:
-        by_queue.setdefault(lock.queue, []).append(lock)
+        by_queue[lock.queue].append(lock)
     rounds: list[dict[str, list[TrackedLock]]] = []
     room = 0
     for queue, locks in by_queue.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from echomq_plugin.events import LostLock, LostReason
 
@@ -28,6 +29,7 @@ class TrackedLock:
         entry: the entry's data, or None where the host took the lock and there is no entry of ours.
         ended: the job has ended and its release waits for an answer: renewed still, but no loss is reported.
         over_held: ``max_hold_ms`` has passed and was reported.
+        in_table: it is tracked now; kept by the table, so that settling a large batch needs no look-ups.
 
     """
 
@@ -40,6 +42,7 @@ class TrackedLock:
     entry: bytes | None = None
     ended: bool = False
     over_held: bool = False
+    in_table: bool = True
 
 
 class TrackedLocks:
@@ -117,7 +120,8 @@ class TrackedLocks:
         if tracked is not None and tracked.token == token:
             return tracked
         # A new token goes to the end of the table: it is the youngest.
-        self._locks.pop(key, None)
+        if tracked is not None:
+            self._remove(tracked)
         since = now if renewed_at is None else renewed_at
         lock = self._locks[key] = TrackedLock(queue, job_id, token, now, since, renew_now, entry)
         return lock
@@ -135,13 +139,14 @@ class TrackedLocks:
         lock = self._locks.get((queue, job_id))
         if lock is None or (token is not None and lock.token != token):
             return None
-        return self._locks.pop((queue, job_id))
+        self._remove(lock)
+        return lock
 
     def due(self, now: int) -> list[TrackedLock]:
         """Return the locks to renew now, those that were renewed longest ago first."""
         threshold = self.threshold
         due = [lock for lock in self._locks.values() if lock.renew_now or lock.renewed_at + threshold < now]
-        due.sort(key=_renewed_at)
+        due.sort(key=attrgetter("renewed_at"))
         return due
 
     def settle(self, sent: Iterable[TrackedLock], failed_ids: Iterable[str], sent_at: int) -> Settled:
@@ -162,16 +167,21 @@ class TrackedLocks:
         renewed: list[str] = []
         suspects: list[TrackedLock] = []
         for lock in sent:
-            current = locks.get((lock.queue, lock.job_id))
-            if current is None or (current is not lock and current.token != lock.token):
-                continue
-            if lock.job_id in failed:
+            job_id = lock.job_id
+            current = lock
+            if not lock.in_table:
+                same = locks.get((lock.queue, job_id))
+                if same is None or same.token != lock.token:
+                    continue
+                current = same
+            if job_id in failed:
                 suspects.append(current)
-            else:
-                # Two calls can be under way; the later send is the better confirmation.
-                current.renewed_at = max(current.renewed_at, sent_at)
-                current.renew_now = False
-                renewed.append(current.job_id)
+                continue
+            # Two calls can be under way; the later send is the better confirmation.
+            if current.renewed_at < sent_at:  # noqa: PLR1730  # a call of `max` would be a third of this loop
+                current.renewed_at = sent_at
+            current.renew_now = False
+            renewed.append(job_id)
         return Settled(renewed, suspects)
 
     def lose(
@@ -212,7 +222,7 @@ class TrackedLocks:
                 lock.over_held = True
                 reports.append((lock.queue, _report(lock, "held_too_long", now, hub_blocked_ms)))
             if limit + self._hold_grace_ms <= now:
-                del self._locks[lock.queue, lock.job_id]
+                self._remove(lock)
         return reports
 
     def next_wakeup(self) -> int | None:
@@ -224,6 +234,10 @@ class TrackedLocks:
                 if not lock.ended:
                     times.append(lock.tracked_at + self._max_hold_ms + grace)
         return min(times, default=None)
+
+    def _remove(self, lock: TrackedLock) -> None:
+        del self._locks[lock.queue, lock.job_id]
+        lock.in_table = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,10 +253,6 @@ class Settled:
 
     renewed: list[str]
     suspects: list[TrackedLock]
-
-
-def _renewed_at(lock: TrackedLock) -> int:
-    return lock.renewed_at
 
 
 def _report(lock: TrackedLock, reason: LostReason, now: int, hub_blocked_ms: int) -> LostLock:

@@ -1,0 +1,1 @@
+"""Figures, each measured in one run: ``python -m benchmarks.NAME [--json]``. Never part of the tests."""
