@@ -108,6 +108,20 @@ class MissingExtraError(EchoMQError, ImportError):
         super().__init__(f"{needed_for} needs the extra {extra!r}: pip install 'echomq-plugin[{extra}]'")
 
 
+class HostSetupError(EchoMQError, TypeError):
+    """
+    Raised at set-up when a part of the host cannot be used: a storage or a broker of the wrong kind, say.
+
+    Attributes:
+        part: what was given.
+
+    """
+
+    def __init__(self, part: object, instead: str) -> None:
+        self.part = part
+        super().__init__(f"{type(part).__name__}: {instead}")
+
+
 class RedisCallError(EchoMQError):
     """
     Raised when a call to Redis gave no usable answer: what it did on the server is unknown.
