@@ -106,9 +106,7 @@ class Task:
             self._clock_wait(_LONGEST_CLOCK_WAIT_MS if timeout_ms is None else timeout_ms)
             gevent.sleep(0)  # a clock that only counts must not keep the hub to itself
         elif self._signal is not None and not self.stopping:
-            # One ms more: in the very ms that ends a tick's interval, what was renewed in the ms that began it is not
-            # due yet (strictly more, says the protocol), and would wait for one more whole tick.
-            self._signal.wait(None if timeout_ms is None else timeout_ms + 1)
+            self._signal.wait(timeout_ms)
 
     def spawn(self, *, keep_loop_alive: bool) -> gevent.Greenlet[[], None]:
         """Start the greenlet in the hub of this thread."""

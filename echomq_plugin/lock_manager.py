@@ -270,7 +270,10 @@ class LockManager:
 
     def _run(self, state: _ProcessState, task: Task) -> None:
         """Tick until stopped. No error of Redis, and no other, ends this loop."""
-        schedule = Schedule(self.options.interval, self._clock.now_ms())
+        # On the exact ms a tick would find what the tick before renewed within its first ms not due yet (strictly more,
+        # says the protocol), and leave it for one more whole tick. A clock of one's own keeps the protocol's numbers.
+        interval = self.options.interval + (1 if self._own_clock is None else 0)
+        schedule = Schedule(interval, self._clock.now_ms())
         renewal = Renewal(
             state.table,
             self.scripts,
