@@ -108,7 +108,7 @@ class JobLocks:
         if isinstance(answer, Acquired):
             lock = Lock(self, keys.queue, job, token, delivery=delivery, fence=answer.fence)
             self._live[keys.queue, job, token] = (lock, None)
-            self.manager.track(keys.queue, job, token, renewed_at=sent_at, entry=entry)
+            self.manager.track(keys.queue, job, token, renewed_at=sent_at, entry=entry, just_taken=True)
             return lock
         raise self._held_error(keys.queue, job, delivery, answer)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from echomq_plugin.callbacks import Callbacks
 from echomq_plugin.clocks import Clock, SystemClock
 from echomq_plugin.connections import Connections
-from echomq_plugin.events import RenewalFailed, Report
+from echomq_plugin.events import LocksLost, LostLock, RenewalFailed, Report
 from echomq_plugin.hubs import CallersHub, DedicatedHub, HubRunner, Task
 from echomq_plugin.keys import DEFAULT_PREFIX, key_part, text_id
 from echomq_plugin.native import pause
@@ -208,12 +208,22 @@ class LockManager:
         renewed_at: int | None = None,
         renew_now: bool = False,
         entry: bytes | None = None,
+        just_taken: bool = False,
     ) -> None:
-        """Track a lock of which more is known; see ``TrackedLocks.track``. The arguments are checked already."""
+        """
+        Track a lock of which more is known; see ``TrackedLocks.track``. The arguments are checked already.
+
+        With ``just_taken`` the server has this moment given us the lock: an older one of the same job, which another
+        run in this process still believes to hold, is lost and reported.
+        """
         state = self._state()
         if self._started and state.hub is None:
             self.start()
+        lost: list[tuple[str, LostLock]] = []
         with state.table.lock:
+            older = state.table.tracked.get(queue, job_id) if just_taken else None
+            if older is not None and older.token != token:
+                lost = state.table.tracked.lose([(older, "taken")], self._clock.now_ms())
             state.table.tracked.track(
                 queue,
                 job_id,
@@ -223,6 +233,8 @@ class LockManager:
                 renew_now=renew_now,
                 entry=entry,
             )
+        if lost:
+            self._outbox(LocksLost(queue, tuple(report for _, report in lost)))
         if renew_now:
             self._ask(state)
 

@@ -138,8 +138,14 @@ class Consumer:
 
         """
         gevent.get_hub()
-        self._items.check(self._keys)
-        self.plugin.start()
+        try:
+            self._items.check(self._keys)
+            self.plugin.start()
+            return self._run(signals)
+        finally:
+            self.close()
+
+    def _run(self, signals: Sequence[int]) -> bool:
         watch = gevent.spawn(self._watch_orphans)
         try:
             with handled_signals(signals, self._on_signal):
@@ -153,7 +159,6 @@ class Consumer:
                     ended = self._drain()
         finally:
             watch.kill(block=False)
-            self.close()
         return ended
 
     def stop(self, *, force: bool = False) -> None:
