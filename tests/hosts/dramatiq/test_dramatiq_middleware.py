@@ -1,0 +1,338 @@
+"""What LockMiddleware does with single messages: workers run in this process, with threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+
+import dramatiq
+import pluggy
+import pytest
+from dramatiq import group, pipeline
+from dramatiq.brokers.redis import RedisBroker
+from dramatiq.brokers.stub import StubBroker
+from dramatiq.middleware import GroupCallbacks, Retries, SkipMessage
+from dramatiq.rate_limits.backends import RedisBackend as RateLimiterBackend
+from dramatiq.results import ResultMissing, Results
+from dramatiq.results.backends import RedisBackend
+
+from echomq_plugin import LockOptions, StalledJob, hookimpl_for
+from echomq_plugin.errors import HostSetupError
+from echomq_plugin.hosts.dramatiq import LockMiddleware
+from echomq_plugin.keys import QueueKeys
+
+OPTIONS = LockOptions(lock_duration=3_000, stalled_interval=1_000, denied_pause_ms=50)
+KEYS = QueueKeys("emq", "dramatiq.default")
+
+
+def wait_until(condition, limit_s=20.0):
+    until = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < until, "the condition did not come true"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def broker(server, client):
+    broker = RedisBroker(url=server.url)
+    broker.add_middleware(Results(backend=RedisBackend(url=server.url), store_results=True))
+    broker.add_middleware(GroupCallbacks(RateLimiterBackend(url=server.url)))
+    yield broker
+    broker.client.close()
+
+
+@contextmanager
+def working(broker, threads=2):
+    worker = dramatiq.Worker(broker, worker_threads=threads, worker_timeout=100)
+    worker.start()
+    try:
+        yield worker
+    finally:
+        worker.stop(timeout=10_000)
+
+
+def traces(client):
+    return client.keys("emq:*:lock") + list(client.hgetall(KEYS.held))
+
+
+def test_a_broker_without_redis_is_refused_at_the_first_actor():
+    """A stub broker: the error says which brokers work."""
+    broker = StubBroker()
+    broker.add_middleware(LockMiddleware("redis://localhost", options=OPTIONS))
+    with pytest.raises(HostSetupError, match="RedisBroker and RabbitmqBroker"):
+        dramatiq.actor(lambda: None, broker=broker, actor_name="any")
+
+
+def test_a_broker_without_redis_is_refused_also_when_its_actors_are_there_already():
+    """The order of set-up does not matter."""
+    broker = StubBroker()
+    dramatiq.actor(lambda: None, broker=broker, actor_name="any")
+    with pytest.raises(HostSetupError, match="leave it out"):
+        broker.add_middleware(LockMiddleware(options=OPTIONS))
+
+
+def test_rabbitmq_needs_to_be_told_where_locks_are_kept():
+    """RabbitMQ has no Redis of its own."""
+    broker_class = type("RabbitmqBroker", (StubBroker,), {"__module__": "dramatiq.brokers.rabbitmq"})
+    broker = broker_class()
+    broker.add_middleware(LockMiddleware(options=OPTIONS))
+    with pytest.raises(HostSetupError, match="connection='redis"):
+        dramatiq.actor(lambda: None, broker=broker, actor_name="any")
+
+
+def test_on_rabbitmq_a_dead_workers_job_is_left_to_the_broker():
+    """The stalled hook says that the job is back: RabbitMQ delivers it again by itself."""
+    broker_class = type("RabbitmqBroker", (StubBroker,), {"__module__": "dramatiq.brokers.rabbitmq"})
+    broker = broker_class()
+    middleware = LockMiddleware("redis://localhost", options=OPTIONS)
+    broker.add_middleware(middleware)
+    actor = dramatiq.actor(lambda: None, broker=broker, actor_name="any")
+    payload = middleware._known_deliveries().payload(actor.message())
+    job = StalledJob("dramatiq.default", "1", payload, None, 1)
+    assert middleware.pm.hook.echomq_job_stalled(job=job) is True
+    assert middleware.pm.hook.echomq_job_stalled(job=StalledJob("x", "1", b"\x80", None, 1)) is None
+
+
+def test_hooks_before_boot_do_nothing(broker, client):
+    """Row 64: enqueued, skipped and acknowledged messages before any worker boots; nothing is tracked."""
+    middleware = LockMiddleware(options=OPTIONS)
+    broker.add_middleware(middleware)
+    actor = dramatiq.actor(lambda: None, broker=broker, actor_name="any")
+    message = actor.send()
+    proxy = dramatiq.broker.MessageProxy(message)
+    for signal in ("skip_message", "process_message", "ack", "nack", "enqueue"):
+        arguments = (proxy, None) if signal == "enqueue" else (proxy,)
+        broker.emit_after(signal, *arguments)
+    assert middleware.plugin.manager.get_active_job_count() == 0
+    assert traces(client) == []
+
+
+def test_a_message_that_other_middleware_skips_gives_its_lock_back(broker, client):
+    """Row 64: a skip by middleware that comes after ours."""
+    broker.add_middleware(LockMiddleware(options=OPTIONS))
+    skipped = threading.Event()
+
+    class Skips(dramatiq.Middleware):
+        def before_process_message(self, broker, message):
+            assert client.hlen(KEYS.held) == 1
+            skipped.set()
+            raise SkipMessage("not today")
+
+    broker.add_middleware(Skips())
+    actor = dramatiq.actor(lambda: None, broker=broker, actor_name="any")
+    actor.send()
+    with working(broker):
+        wait_until(skipped.is_set)
+        wait_until(lambda: traces(client) == [])
+
+
+def test_an_actor_that_is_called_by_hand_takes_no_lock(broker, client):
+    """``actor()`` is a plain call; so is an actor that a running actor calls."""
+    broker.add_middleware(LockMiddleware(options=OPTIONS))
+    inner = dramatiq.actor(lambda: client.hlen(KEYS.held), broker=broker, actor_name="inner")
+    outer = dramatiq.actor(lambda: inner(), broker=broker, actor_name="outer")
+    assert outer() == 0
+    message = outer.send()
+    with working(broker):
+        assert message.get_result(backend=broker.get_results_backend(), block=True) == 1
+
+
+def test_pipelines_groups_and_results_go_on_working(broker, client):
+    """What Dramatiq composes from results is as without locks."""
+    broker.add_middleware(LockMiddleware(options=OPTIONS))
+    add = dramatiq.actor(lambda a, b: a + b, broker=broker, actor_name="add")
+    done = threading.Event()
+    finished = dramatiq.actor(lambda: done.set(), broker=broker, actor_name="finished")
+    pipe = pipeline([add.message(1, 2), add.message(3), add.message(4)], broker=broker)
+    members = group([add.message(n, n) for n in range(5)], broker=broker)
+    members.add_completion_callback(finished.message())
+    backend = broker.get_results_backend()
+    with working(broker):
+        pipe.run()
+        members.run()
+        last = pipe.messages[-1]
+        assert last.get_result(backend=backend, block=True) == 10
+        assert sorted(message.get_result(backend=backend, block=True) for message in members.children) == [0, 2, 4, 6, 8]
+        wait_until(done.is_set)
+        wait_until(lambda: traces(client) == [])
+
+
+def test_delayed_messages_run_once_each(broker, client):
+    """The copy in the delay queue takes no lock: only the run does."""
+    broker.add_middleware(LockMiddleware(options=OPTIONS))
+    ran = []
+    actor = dramatiq.actor(ran.append, broker=broker, actor_name="note")
+    for number in range(20):
+        actor.send_with_options(args=(number,), delay=50)
+    with working(broker):
+        wait_until(lambda: len(ran) == 20)
+        wait_until(lambda: client.hlen("dramatiq:default.msgs") == 0)
+    assert sorted(ran) == list(range(20))
+    assert traces(client) == []
+
+
+def test_a_denied_message_gets_no_result_while_it_waits(broker, client):
+    """Dramatiq stores None for a skipped message; a message that is only put back has no result yet."""
+    broker.add_middleware(LockMiddleware(options=OPTIONS))
+    actor = dramatiq.actor(lambda: "done", broker=broker, actor_name="any")
+    message = actor.message()
+    client.set(KEYS.lock(message.message_id), "somebody-else")
+    broker.enqueue(message)
+    backend = broker.get_results_backend()
+    with working(broker):
+        wait_until(lambda: client.hlen("dramatiq:default.DQ.msgs") == 1)
+        with pytest.raises(ResultMissing):
+            message.get_result(backend=backend)
+        client.delete(KEYS.lock(message.message_id))
+        assert message.get_result(backend=backend, block=True) == "done"
+
+
+def test_a_lost_run_stores_no_result_and_sends_no_callback(broker, client):
+    """The loser writes nothing: neither result, nor failure, nor callback, nor the next of its pipeline."""
+    broker.add_middleware(LockMiddleware(options=OPTIONS))
+    called = []
+    callback = dramatiq.actor(lambda *args: called.append(args), broker=broker, actor_name="callback")
+    started, go_on = threading.Event(), threading.Event()
+
+    def swallow(fails):
+        started.set()
+        try:
+            go_on.wait(20)
+        except BaseException:  # it does not let itself be interrupted
+            go_on.wait(20)
+        if fails:
+            raise ValueError("too late")
+        return "too late"
+
+    actor = dramatiq.actor(
+        swallow, broker=broker, actor_name="slow", max_retries=0, on_failure="callback", on_success="callback"
+    )
+    backend = broker.get_results_backend()
+    with working(broker, threads=1):
+        for fails in (False, True):
+            message = pipeline([actor.message(fails), callback.message()], broker=broker).run().messages[0]
+            wait_until(started.is_set)
+            client.set(KEYS.lock(message.message_id), "somebody-else")
+            time.sleep(0.05)
+            go_on.set()
+            wait_until(lambda message=message: client.hget(KEYS.held, message.message_id) is None)
+            wait_until(lambda: client.hlen("dramatiq:default.DQ.msgs") == 1)  # given back, and denied
+            with pytest.raises(ResultMissing):
+                message.get_result(backend=backend)
+            assert client.hlen("dramatiq:default.XQ.msgs") == 0
+            assert called == []
+            started.clear()
+            client.flushall()
+
+
+def test_all_that_a_dead_worker_had_fetched_comes_back_once_it_is_silent(broker, client):
+    """The sweep finds one run; the messages that were only fetched come back with it, those with entries do not."""
+    middleware = LockMiddleware(options=OPTIONS)
+    broker.add_middleware(middleware)
+    actor = dramatiq.actor(lambda: None, broker=broker, actor_name="any")
+    dead = RedisBroker(client=broker.client, middleware=[])
+    names = [broker.enqueue(actor.message()).options["redis_message_id"] for _ in range(4)]
+    assert len(dead.do_fetch("default", 4)) == 4
+    running, poison = (dramatiq.Message.decode(client.hget("dramatiq:default.msgs", name)) for name in names[:2])
+    token = middleware.plugin.job_start("dramatiq.default", poison.message_id, names[1], b"", None)
+    payload = f'{{"dramatiq": "{dead.broker_id}", "queue": "default", "delivery": "{names[0]}"}}'
+    job = StalledJob("dramatiq.default", running.message_id, payload, names[0], 1)
+
+    def waiting():
+        return [name.decode() for name in client.lrange("dramatiq:default", 0, -1)]
+
+    assert middleware.pm.hook.echomq_job_stalled(job=job) is True
+    assert waiting() == [names[0]]  # the worker beat a moment ago: what else it has is left to it
+    beat = int(time.time() * 1000) - 60_000
+    client.zadd("dramatiq:__heartbeats__", {dead.broker_id: beat})
+    assert middleware.pm.hook.echomq_job_stalled(job=job) is True
+    assert sorted(waiting()) == sorted([names[0], names[2], names[3]])
+    assert client.zscore("dramatiq:__heartbeats__", dead.broker_id) == beat
+    middleware.plugin.job_finish(token, "completed")
+    middleware.plugin.stop(0)
+
+
+def test_a_dropped_copy_does_not_take_the_running_delivery_with_it(broker, client):
+    """Acknowledging a second delivery deletes the body of both; should the first one die, its body is still there."""
+    middleware = LockMiddleware(options=OPTIONS)
+    broker.add_middleware(middleware)
+    actor = dramatiq.actor(lambda: None, broker=broker, actor_name="any")
+    message = broker.enqueue(actor.message())
+    name = message.options["redis_message_id"]
+    dead = RedisBroker(client=broker.client, middleware=[])
+    assert len(dead.do_fetch("default", 1)) == 1
+    payload = f'{{"dramatiq": "{dead.broker_id}", "queue": "default", "delivery": "{name}"}}'
+    lock = middleware.plugin.job_start("dramatiq.default", message.message_id, name, payload, None)
+    client.rpush("dramatiq:default", name)
+    with working(broker):
+        wait_until(lambda: client.hlen("dramatiq:default.msgs") == 0)
+    job = StalledJob("dramatiq.default", message.message_id, payload, name, 1)
+    assert middleware.pm.hook.echomq_job_stalled(job=job) is True
+    assert client.lrange("dramatiq:default", 0, -1) == [name.encode()]
+    assert dramatiq.Message.decode(client.hget("dramatiq:default.msgs", name)).message_id == message.message_id
+    assert middleware.pm.hook.echomq_job_stalled(job=job) is True
+    assert client.llen("dramatiq:default") == 1
+    middleware.plugin.job_finish(lock, "completed")
+    middleware.plugin.stop(0)
+
+
+def test_an_abandoned_message_goes_to_the_dead_letters(broker, client):
+    """A poison message ends where Dramatiq's own failed messages end."""
+    middleware = LockMiddleware(options=OPTIONS)
+    broker.add_middleware(middleware)
+    actor = dramatiq.actor(lambda: None, broker=broker, actor_name="any")
+    message = broker.enqueue(actor.message())
+    name = message.options["redis_message_id"]
+    dead = RedisBroker(client=broker.client, middleware=[])
+    dead.do_fetch("default", 1)
+    payload = f'{{"dramatiq": "{dead.broker_id}", "queue": "default", "delivery": "{name}"}}'
+    job = StalledJob("dramatiq.default", message.message_id, payload, name, 2)
+    for _ in range(2):
+        middleware.pm.hook.echomq_job_abandoned(job=job)
+    assert client.hkeys("dramatiq:default.XQ.msgs") == [name.encode()]
+    assert client.hlen("dramatiq:default.msgs") == 0
+
+
+def test_messages_of_another_namespace_are_not_ours(broker, client):
+    """Two apps on one Redis with equal queue names: neither brings back the other's messages."""
+    middleware = LockMiddleware(options=OPTIONS)
+    broker.add_middleware(middleware)
+    dramatiq.actor(lambda: None, broker=broker, actor_name="any")
+    payload = '{"dramatiq": "some-worker", "queue": "default", "delivery": "1"}'
+    job = StalledJob("other-app.default", "1", payload, "1", 1)
+    assert middleware.pm.hook.echomq_job_stalled(job=job) is None
+
+
+def test_the_lock_goes_after_the_retry_is_enqueued(broker, client):
+    """While the retry of a failed message is being enqueued its lock is still held."""
+    pm = pluggy.PluginManager("mine")
+    broker.add_middleware(LockMiddleware(options=OPTIONS, pm=pm))
+    held_at_retry, outcomes = [], []
+
+    class Watch:
+        @hookimpl_for(pm)(wrapper=True)
+        def echomq_job_finish(self, lock, outcome):
+            outcomes.append((outcome, client.hlen("dramatiq:default.DQ.msgs")))
+            return (yield)
+
+    pm.register(Watch())
+    retries = next(middleware for middleware in broker.middleware if isinstance(middleware, Retries))
+    original = retries.after_process_message
+
+    def watched(*args, **kwargs):
+        original(*args, **kwargs)
+        held_at_retry.append(client.hlen(KEYS.held))
+
+    retries.after_process_message = watched
+
+    def fail():
+        raise ValueError("as planned")
+
+    actor = dramatiq.actor(fail, broker=broker, actor_name="fails", max_retries=1, min_backoff=60_000)
+    actor.send()
+    with working(broker):
+        wait_until(lambda: outcomes)
+        wait_until(lambda: traces(client) == [])
+    assert held_at_retry == [1]
+    assert outcomes == [("retry", 1)]
