@@ -87,6 +87,8 @@ class LockMiddleware(Middleware):
 
     def after_declare_actor(self, broker: Any, actor: Any) -> None:
         """Wrap the actor's function: it is the one place from which a lost run can end as a skipped one."""
+        if isinstance(actor, str):
+            actor = broker.get_actor(actor)  # Dramatiq 1 gives the names of actors that were there before
         function = actor.fn
 
         @functools.wraps(function)

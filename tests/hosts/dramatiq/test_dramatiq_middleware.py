@@ -127,11 +127,21 @@ def test_a_message_that_other_middleware_skips_gives_its_lock_back(broker, clien
         wait_until(lambda: traces(client) == [])
 
 
+def test_actors_from_before_the_middleware_are_locked_too(broker, client):
+    """The order of set-up does not matter."""
+    actor = dramatiq.actor(lambda: client.hlen(KEYS.held), broker=broker, actor_name="early")
+    broker.add_middleware(LockMiddleware(options=OPTIONS))
+    message = actor.send()
+    with working(broker):
+        assert message.get_result(backend=broker.get_results_backend(), block=True) == 1
+    assert actor.fn.__wrapped__ is not None
+
+
 def test_an_actor_that_is_called_by_hand_takes_no_lock(broker, client):
     """``actor()`` is a plain call; so is an actor that a running actor calls."""
     broker.add_middleware(LockMiddleware(options=OPTIONS))
     inner = dramatiq.actor(lambda: client.hlen(KEYS.held), broker=broker, actor_name="inner")
-    outer = dramatiq.actor(lambda: inner(), broker=broker, actor_name="outer")
+    outer = dramatiq.actor(lambda: inner(), broker=broker, actor_name="outer")  # noqa: PLW0108  # an actor of its own
     assert outer() == 0
     message = outer.send()
     with working(broker):
@@ -143,7 +153,7 @@ def test_pipelines_groups_and_results_go_on_working(broker, client):
     broker.add_middleware(LockMiddleware(options=OPTIONS))
     add = dramatiq.actor(lambda a, b: a + b, broker=broker, actor_name="add")
     done = threading.Event()
-    finished = dramatiq.actor(lambda: done.set(), broker=broker, actor_name="finished")
+    finished = dramatiq.actor(lambda: done.set(), broker=broker, actor_name="finished")  # noqa: PLW0108
     pipe = pipeline([add.message(1, 2), add.message(3), add.message(4)], broker=broker)
     members = group([add.message(n, n) for n in range(5)], broker=broker)
     members.add_completion_callback(finished.message())
@@ -153,7 +163,13 @@ def test_pipelines_groups_and_results_go_on_working(broker, client):
         members.run()
         last = pipe.messages[-1]
         assert last.get_result(backend=backend, block=True) == 10
-        assert sorted(message.get_result(backend=backend, block=True) for message in members.children) == [0, 2, 4, 6, 8]
+        assert sorted(message.get_result(backend=backend, block=True) for message in members.children) == [
+            0,
+            2,
+            4,
+            6,
+            8,
+        ]
         wait_until(done.is_set)
         wait_until(lambda: traces(client) == [])
 
@@ -162,7 +178,7 @@ def test_delayed_messages_run_once_each(broker, client):
     """The copy in the delay queue takes no lock: only the run does."""
     broker.add_middleware(LockMiddleware(options=OPTIONS))
     ran = []
-    actor = dramatiq.actor(ran.append, broker=broker, actor_name="note")
+    actor = dramatiq.actor(lambda number: ran.append(number), broker=broker, actor_name="note")  # noqa: PLW0108
     for number in range(20):
         actor.send_with_options(args=(number,), delay=50)
     with working(broker):
@@ -188,14 +204,15 @@ def test_a_denied_message_gets_no_result_while_it_waits(broker, client):
         assert message.get_result(backend=backend, block=True) == "done"
 
 
-def test_a_lost_run_stores_no_result_and_sends_no_callback(broker, client):
+@pytest.mark.parametrize("fails", [False, True], ids=["returns", "raises"])
+def test_a_lost_run_stores_no_result_and_sends_no_callback(broker, client, fails):
     """The loser writes nothing: neither result, nor failure, nor callback, nor the next of its pipeline."""
     broker.add_middleware(LockMiddleware(options=OPTIONS))
     called = []
     callback = dramatiq.actor(lambda *args: called.append(args), broker=broker, actor_name="callback")
     started, go_on = threading.Event(), threading.Event()
 
-    def swallow(fails):
+    def slow():
         started.set()
         try:
             go_on.wait(20)
@@ -206,24 +223,19 @@ def test_a_lost_run_stores_no_result_and_sends_no_callback(broker, client):
         return "too late"
 
     actor = dramatiq.actor(
-        swallow, broker=broker, actor_name="slow", max_retries=0, on_failure="callback", on_success="callback"
+        slow, broker=broker, actor_name="slow", max_retries=0, on_failure="callback", on_success="callback"
     )
-    backend = broker.get_results_backend()
     with working(broker, threads=1):
-        for fails in (False, True):
-            message = pipeline([actor.message(fails), callback.message()], broker=broker).run().messages[0]
-            wait_until(started.is_set)
-            client.set(KEYS.lock(message.message_id), "somebody-else")
-            time.sleep(0.05)
-            go_on.set()
-            wait_until(lambda message=message: client.hget(KEYS.held, message.message_id) is None)
-            wait_until(lambda: client.hlen("dramatiq:default.DQ.msgs") == 1)  # given back, and denied
-            with pytest.raises(ResultMissing):
-                message.get_result(backend=backend)
-            assert client.hlen("dramatiq:default.XQ.msgs") == 0
-            assert called == []
-            started.clear()
-            client.flushall()
+        message = pipeline([actor.message(), callback.message()], broker=broker).run().messages[0]
+        wait_until(started.is_set)
+        client.set(KEYS.lock(message.message_id), "somebody-else")
+        go_on.set()
+        wait_until(lambda: client.hlen("dramatiq:default.DQ.msgs") == 1)  # given back, and denied
+        with pytest.raises(ResultMissing):
+            message.get_result(backend=broker.get_results_backend())
+        assert client.hlen("dramatiq:default.XQ.msgs") == 0
+        assert called == []
+        client.flushall()
 
 
 def test_all_that_a_dead_worker_had_fetched_comes_back_once_it_is_silent(broker, client):
