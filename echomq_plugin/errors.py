@@ -122,6 +122,22 @@ class HostSetupError(EchoMQError, TypeError):
         super().__init__(f"{type(part).__name__}: {instead}")
 
 
+class HostVersionError(EchoMQError, ImportError):
+    """
+    Raised when an adapter's host is installed in a version that the adapter was not written for.
+
+    Attributes:
+        host: the host's distribution name.
+        version: the version found.
+
+    """
+
+    def __init__(self, host: str, version: str, supported: str) -> None:
+        self.host = host
+        self.version = version
+        super().__init__(f"{host} {version} is not supported: install {host} {supported}")
+
+
 class RedisCallError(EchoMQError):
     """
     Raised when a call to Redis gave no usable answer: what it did on the server is unknown.

@@ -78,9 +78,7 @@ def test_a_second_delivery_of_a_running_run_is_dropped(
 
 
 @pytest.mark.parametrize("failing", [rq_jobs.fail_times, rq_jobs.give_back], ids=["raises", "returns Retry"])
-def test_a_jobs_own_retry_is_never_dropped(
-    failing: object, client: redis.Redis, start_worker: StartWorker
-) -> None:
+def test_a_jobs_own_retry_is_never_dropped(failing: object, client: redis.Redis, start_worker: StartWorker) -> None:
     """Pushed before the first run let go, with idle workers waiting for it."""
     if failing is rq_jobs.give_back and not hasattr(Job, "_handle_retry_result"):
         failing = rq_jobs.fail_times  # the oldest RQ knows no returned Retry
@@ -169,9 +167,7 @@ def test_a_warm_shutdown_waits_for_the_job_and_keeps_its_lock(
 
 
 @pytest.mark.parametrize("worker_class", WORKERS)
-def test_a_cold_shutdown_puts_the_job_back(
-    worker_class: str, client: redis.Redis, start_worker: StartWorker
-) -> None:
+def test_a_cold_shutdown_puts_the_job_back(worker_class: str, client: redis.Redis, start_worker: StartWorker) -> None:
     """It was interrupted: it has neither failed nor stalled."""
     queue = Queue("q", connection=client)
     job = queue.enqueue(rq_jobs.wait_for_key, "go")
