@@ -141,15 +141,12 @@ class LockedJobs:
                 self._finish(run, job, queue)
             finally:
                 self.runs.pop(job.id, None)
-        if self.current_state() == WorkerStatus.BUSY:
-            self.set_state(WorkerStatus.IDLE)
-
-    def current_state(self) -> str:
-        """Return the worker's state as this process knows it."""
-        return self._state
+        self.set_state(WorkerStatus.IDLE)
 
     def set_state(self, state: str, *args: Any, **kwargs: Any) -> None:
-        """Set the worker's state."""
+        """Set the worker's state; it stays busy until the lock is given back, so that no signal ends it before."""
+        if state == WorkerStatus.IDLE and self.runs:
+            return
         super().set_state(state, *args, **kwargs)  # type: ignore[misc]
 
     def run_locked(self, run: Run, job: Job, queue: Queue) -> None:

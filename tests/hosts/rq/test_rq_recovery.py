@@ -156,9 +156,7 @@ def test_without_an_answer_at_its_start_a_job_goes_back_to_its_queue(
 ) -> None:
     with redis.Redis.from_url(own_server.url) as client:
         queue = Queue("q", connection=client)
-        worker = start_worker(
-            *queues, worker_class=worker_class, url=own_server.url, TEST_REDIS_URL=own_server.url
-        )
+        worker = start_worker(*queues, worker_class=worker_class, url=own_server.url, TEST_REDIS_URL=own_server.url)
         until(lambda: client.scard("rq:workers") == 1 and client.scard("emq:queues"))
         client.execute_command("ACL", "SETUSER", "default", "-evalsha", "-eval")
         job = queue.enqueue(rq_jobs.sleep, 0.1)
@@ -207,7 +205,7 @@ def test_putting_back_twice_puts_back_once(client: redis.Redis, hooks) -> None:
 def test_a_run_whose_own_keys_ran_out_leaves_no_record_behind(client: redis.Redis, hooks) -> None:
     """RQ cannot fetch it any more, and its own sweep would fail the job that runs again."""
     queue = Queue("q", connection=client)
-    job, stalled = started_and_dead(client, queue)
+    _, stalled = started_and_dead(client, queue)
     for key in client.keys("rq:execution*"):
         client.delete(key)
     assert hooks.echomq_job_stalled(job=stalled) is True
