@@ -200,9 +200,15 @@ class TrackedLocks:
         return reports
 
     def expired(self, now: int, hub_blocked_ms: int = 0) -> list[tuple[str, LostLock]]:
-        """Untrack the locks whose local deadline has come, and return (queue, report) for each."""
+        """
+        Untrack the locks whose local deadline has come, and return (queue, report) for each.
+
+        A deadline that came only because the pass is late (the process was stopped, the hub was blocked) does not
+        count yet: the server, which was not asked meanwhile, is asked first, and knows whether the lock was taken.
+        """
+        on_time = now - hub_blocked_ms
         duration = self.lock_duration
-        gone = [lock for lock in self._locks.values() if lock.renewed_at + duration <= now]
+        gone = [lock for lock in self._locks.values() if lock.renewed_at + duration <= on_time]
         return self.lose([(lock, "expired") for lock in gone], now, hub_blocked_ms)
 
     def held_too_long(self, now: int, hub_blocked_ms: int = 0) -> list[tuple[str, LostLock]]:
