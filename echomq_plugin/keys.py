@@ -8,6 +8,9 @@ from echomq_plugin.errors import IdTypeError, InvalidIdError, InvalidNameError
 
 DEFAULT_PREFIX = "emq"
 
+OWN_NAMES = frozenset({"held", "held-data", "held-claim", "held-seen", "stalled-count", "held-check", "fence"})
+"""Last parts of our own keys. BullMQ keeps a job under its bare id: one of these names would share its key with us."""
+
 
 def text_id(kind: str, value: object) -> str:
     """
@@ -29,8 +32,11 @@ def text_id(kind: str, value: object) -> str:
             raise InvalidIdError(kind, value, "decode bytes to text first, only ASCII bytes are unambiguous")
         value = value.decode("ascii")
     elif isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    elif not isinstance(value, str):
+        value = int.__repr__(value)
+    elif isinstance(value, str):
+        # An enum's member says its own name; another runtime knows only its text.
+        value = str.__str__(value)
+    else:
         raise IdTypeError(kind, value)
     if not value:
         raise InvalidIdError(kind, value, "must not be empty")
@@ -38,7 +44,7 @@ def text_id(kind: str, value: object) -> str:
         value.encode()
     except UnicodeEncodeError:
         raise InvalidIdError(kind, value, "has no UTF-8 form (a lone surrogate): escape it first") from None
-    return str(value)
+    return value
 
 
 def key_part(kind: str, name: object) -> str:
@@ -53,6 +59,7 @@ def key_part(kind: str, name: object) -> str:
     """
     if not isinstance(name, str):
         raise InvalidNameError(kind, name, "must be text")
+    name = str.__str__(name)
     if not name:
         raise InvalidNameError(kind, name, "must not be empty")
     if ":" in name:
@@ -92,8 +99,8 @@ class QueueKeys:
     queue: str
 
     def __post_init__(self) -> None:
-        key_part("prefix", self.prefix)
-        key_part("queue", self.queue)
+        object.__setattr__(self, "prefix", key_part("prefix", self.prefix))
+        object.__setattr__(self, "queue", key_part("queue", self.queue))
 
     @property
     def base(self) -> str:

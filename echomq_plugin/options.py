@@ -81,7 +81,7 @@ class LockOptions:
             raise OptionError("when_unreachable", self.when_unreachable, "must be 'refuse' or 'run'")
         if not isinstance(self.dedicated_hub, bool):
             raise OptionError("dedicated_hub", self.dedicated_hub, "must be True or False")
-        key_part("prefix", self.prefix)
+        object.__setattr__(self, "prefix", key_part("prefix", self.prefix))
         self._check_that_renewals_fit()
 
     def _check_that_renewals_fit(self) -> None:
