@@ -11,6 +11,7 @@ from typing import cast
 from echomq_plugin.callers import Caller
 from echomq_plugin.entries import EntryData
 from echomq_plugin.errors import (
+    InvalidIdError,
     LockHeldError,
     OptionError,
     OwnershipUnknownError,
@@ -18,7 +19,7 @@ from echomq_plugin.errors import (
     StartUndecidedError,
 )
 from echomq_plugin.events import OUTCOMES, FinishResult, LocksLost, LostLock, Outcome
-from echomq_plugin.keys import QueueKeys, text_id
+from echomq_plugin.keys import OWN_NAMES, QueueKeys, text_id
 from echomq_plugin.lock_manager import LockManager
 from echomq_plugin.locks import Lock
 from echomq_plugin.log import log_hook_failure
@@ -82,6 +83,8 @@ class JobLocks:
         keys = QueueKeys(self.options.prefix, queue)
         job = text_id("job_id", job_id)
         given = None if token is None else text_id("token", token)
+        if given is not None and job in OWN_NAMES:
+            raise InvalidIdError("job_id", job, "is a key of this library in every queue: give the job another id")
         try:
             self._boot(queue)
         except RedisCallError as error:

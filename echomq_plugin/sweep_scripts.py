@@ -65,9 +65,8 @@ class SweepScripts(Wire):
         dead: list[tuple[str, str]] = []
         for chunk in chunks(job_ids, MOST_IDS_A_CALL):
             locks = tuple(keys.lock(job_id) for job_id in chunk)
-            flat = self.run(
-                "look for dead runs", "markLockless", (keys.held, keys.held_seen, *locks), tuple(chunk), texts
-            )
+            entries = (keys.held, keys.held_data, keys.held_seen)
+            flat = self.run("look for dead runs", "markLockless", (*entries, *locks), tuple(chunk), texts)
             dead += zip(flat[::2], flat[1::2], strict=True)
         return dead
 

@@ -10,5 +10,8 @@ local left = redis.call('PTTL', KEYS[1])
 if left > 0 then
   return left
 end
+if left == -1 then
+  redis.call('GET', KEYS[1])  -- an error unless it is text: a BullMQ job called "held-check" is not overwritten
+end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 0
