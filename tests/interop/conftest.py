@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from echomq_plugin.embedded import EmbeddedServer
+from interop.peers import HERE, NodePeer, RenewingProcess
 
-HERE = Path(__file__).parent
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
-GENEROUS_S = 60.0
-
-
-def wait_until(condition: Callable[[], object], what: str, limit_s: float = GENEROUS_S) -> Any:
-    """Wait for a condition, and return what it gave; the limit is there for hung tests, not for slow machines."""
-    until = time.monotonic() + limit_s
-    while time.monotonic() < until:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"waited {limit_s:.0f} s in vain until {what}")
 
 
 def missing(what: str) -> None:
@@ -74,37 +59,18 @@ def bullmq_python() -> Path:
     return Path(str(bullmq.__file__)).parent
 
 
-class NodePeer:
-    """A Node process that does with BullMQ what it is told, one JSON line each way; see ``peer.mjs``."""
+@pytest.fixture
+def renewing_process(server: EmbeddedServer) -> Iterator[Callable[..., RenewingProcess]]:
+    """Start Python processes that renew: ``renewing_process(queue, prefix, lock_duration)``."""
+    started: list[RenewingProcess] = []
 
-    def __init__(self, node_modules: Path, url: str) -> None:
-        self.process = subprocess.Popen(
-            ["node", str(HERE / "peer.mjs"), str(node_modules), url],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def start(queue: str, prefix: str, lock_duration: int) -> RenewingProcess:
+        started.append(RenewingProcess(server.url, queue, prefix, lock_duration))
+        return started[-1]
 
-    def __call__(self, action: str, **arguments: object) -> Any:
-        """Have one thing done, and return its answer."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps({"action": action, **arguments}) + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        assert line, f"the Node process ended while it was to {action}"
-        reply = json.loads(line)
-        if "error" in reply:
-            raise RuntimeError(f"{action}: {reply['error']}")
-        return reply["value"]
-
-    def close(self) -> None:
-        """End the process."""
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
+    yield start
+    for process in started:
+        process.close()
 
 
 @pytest.fixture

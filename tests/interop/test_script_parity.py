@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import redis
-from generated_states import LARGE_BATCH, State, generated_state
 
 from echomq_plugin.lua_files import lua_script
+from interop.generated_states import LARGE_BATCH, State, generated_state
 
 CHUNK = 250
 SEED = 20_250
