@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+# tox asks each of these for its version, besides what is on PATH.
+PYENV_ROOT ?= $(HOME)/.pyenv
+PYTHONS := $(wildcard $(PYENV_ROOT)/versions/3.1[0-9].*/bin/python)
+
 .PHONY: demo test lint clean
 
 demo: $(VENV)/demo
 	$(BIN)/echomq-plugin demo $(ARGS)
 
 test: $(VENV)/tox
-	$(BIN)/tox run $(ARGS)
+	$(BIN)/tox run $(if $(PYTHONS),--discover $(PYTHONS)) $(ARGS)
 
 lint: $(VENV)/tox
 	$(BIN)/tox run -e lint
