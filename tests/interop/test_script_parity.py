@@ -114,7 +114,7 @@ def compare(database: redis.Redis, states: list[State], ours: str, theirs: str, 
     calls = {}
     for at, state in enumerate(states):
         mine, peers = (replies[at * 8 + offset : at * 8 + offset + 4] for offset in (0, 4))
-        assert spoken(mine[2]) == spoken(peers[2]), f"the replies differ for {state}"
+        assert spoken(mine[2]) == spoken(peers[2]), f"the replies differ in the state of {state.base}"
         calls[state.base.encode()] = (mine, peers)
         if isinstance(mine[2], Exception):
             kinds["error"] += 1
