@@ -31,7 +31,8 @@ def assert_bare_gevent(lines):
     assert any(line == "tick: 4 locks renewed in one call" for line in lines)
     assert sum(line.startswith("lost: job-3 (missing)") for line in lines) == 1
     assert sum(line.startswith("stopped: the lock of job 'job-3'") for line in lines) == 1
-    assert sorted(line for line in lines if line.startswith("done")) == [f"done: job-{n}" for n in (0, 1, 2, 4)]
+    assert sorted(line for line in lines if line.startswith("done")) == [f"done: job-{number}" for number in range(5)]
+    assert lines[-1] == "done: job-3"
 
 
 def assert_own_host(lines):
