@@ -6,6 +6,8 @@ import atexit
 import os
 from collections.abc import Callable, Sequence
 
+import gevent
+
 from echomq_plugin.callbacks import Callbacks
 from echomq_plugin.clocks import Clock, SystemClock
 from echomq_plugin.connections import Connections
@@ -310,7 +312,7 @@ class LockManager:
                     continue  # woken because something changed
             try:
                 failures = renewal.run(max(0, now - wake_at))  # switches greenlets
-            except Exception as error:
+            except (Exception, gevent.Timeout) as error:  # nobody above has a Timeout that could be meant
                 failures = [Failure(self.queue, (), error)]
             now = self._clock.now_ms()
             retry_in_ms = schedule.passed(now, failed=bool(failures))

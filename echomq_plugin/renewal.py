@@ -25,7 +25,7 @@ class Failure:
 
     queue: str
     job_ids: tuple[str, ...]
-    error: Exception
+    error: BaseException
 
 
 def plan_rounds(due: Iterable[TrackedLock], batch_size: int) -> list[dict[str, list[TrackedLock]]]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import gevent
+
 from echomq_plugin.errors import EchoMQError
 from echomq_plugin.events import CheckFailed, JobsFoundDead, Report
 from echomq_plugin.hubs import Task
@@ -64,7 +66,7 @@ class StalledChecker:
                 continue
             try:
                 wait_ms = self.check()
-            except Exception as error:
+            except (Exception, gevent.Timeout) as error:  # nobody above has a Timeout that could be meant
                 wait_ms = self._failed(None, error)
             next_check = self._now_ms() + wait_ms
 
@@ -113,7 +115,7 @@ class StalledChecker:
         if ids:
             self._scripts.prune_counts(keys, ids)
 
-    def _failed(self, queue: str | None, error: Exception) -> int:
+    def _failed(self, queue: str | None, error: BaseException) -> int:
         retry_in_ms = min(RETRY_MS, self._pause_ms)
         self._outbox(CheckFailed(queue, error, retry_in_ms))
         return retry_in_ms

@@ -195,8 +195,10 @@ class TrackedLocks:
         """
         reports: list[tuple[str, LostLock]] = []
         for lock, reason in lost:
-            if self.untrack(lock.queue, lock.job_id, lock.token) is not None and not lock.ended:
-                reports.append((lock.queue, _report(lock, reason, now, hub_blocked_ms)))
+            # What is tracked under this token may be newer than what was sent: it alone says when tracking began.
+            current = self.untrack(lock.queue, lock.job_id, lock.token)
+            if current is not None and not current.ended:
+                reports.append((lock.queue, _report(current, reason, now, hub_blocked_ms)))
         return reports
 
     def expired(self, now: int, hub_blocked_ms: int = 0) -> list[tuple[str, LostLock]]:
