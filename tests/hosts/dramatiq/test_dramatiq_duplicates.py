@@ -1,0 +1,55 @@
+"""Row 21: delayed messages that come twice, with dramatiq-gevent and two processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import redis
+from dramatiq import Message
+from dramatiq.brokers.redis import RedisBroker
+
+HERE = Path(__file__).parent
+MESSAGES = 200
+
+
+def test_no_two_bodies_of_one_message_run_at_once_and_the_copies_are_acknowledged(own_server):
+    """200 delayed messages, each also pushed twice under its own name while the workers are busy."""
+    client = redis.Redis.from_url(own_server.url, decode_responses=True)
+    broker = RedisBroker(url=own_server.url, middleware=[])
+    messages = [Message("default", "note", (), {}, {}) for _ in range(MESSAGES)]
+    for message in messages:
+        broker.enqueue(message, delay=200)
+    worker = subprocess.Popen(
+        [
+            sys.executable, str(Path(sys.executable).with_name("dramatiq-gevent")), "duplicates_app",
+            "--processes", "2", "--threads", "8", "--path", str(HERE),
+        ],
+        env={**os.environ, "DUPLICATES_URL": own_server.url, "ECHOMQ_DENIED_PAUSE_MS": "100"},
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        until = time.monotonic() + 60
+        copied = set()
+        while client.hlen("ran") < MESSAGES or client.hlen("dramatiq:default.msgs"):
+            assert time.monotonic() < until, client.hlen("ran")
+            for name in set(client.hkeys("dramatiq:default.msgs")) - copied:
+                copied.add(name)
+                client.rpush("dramatiq:default", name, name)
+            time.sleep(0.01)
+        while client.keys("dramatiq:__acks__.*") or client.keys("emq:*:lock"):
+            assert time.monotonic() < until, client.keys("dramatiq:__acks__.*")
+            time.sleep(0.05)
+    finally:
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+        broker.client.close()
+    assert len(copied) >= MESSAGES / 2
+    assert client.get("overlapping") is None
+    assert set(client.hkeys("ran")) == {message.message_id for message in messages}
+    assert client.hlen("emq:dramatiq.default:held") == 0
+    client.close()
