@@ -160,14 +160,14 @@ class TrackedLocksMachine(RuleBasedStateMachine):
         del self.model[lock.queue, lock.job_id]
         self.expect(reports, {(lock.queue, lock.job_id): known}, reason, hub_blocked_ms=3)
 
-    @rule()
-    def deadlines_are_looked_at(self) -> None:
-        reports = self.locks.expired(self.now)
-        # Exactly at the deadline: neither a ms earlier nor a ms later.
-        gone = {key: lock for key, lock in self.model.items() if self.now >= lock.renewed_at + DURATION}
+    @rule(late_by=st.one_of(st.just(0), st.integers(0, 2 * DURATION)))
+    def deadlines_are_looked_at(self, late_by: int) -> None:
+        reports = self.locks.expired(self.now, late_by)
+        # Exactly at the deadline, neither a ms earlier nor later. What passed while nobody could look is asked about.
+        gone = {key: lock for key, lock in self.model.items() if self.now - late_by >= lock.renewed_at + DURATION}
         for key in gone:
             del self.model[key]
-        self.expect(reports, gone, "expired")
+        self.expect(reports, gone, "expired", late_by)
 
     @rule()
     def long_holds_are_looked_at(self) -> None:

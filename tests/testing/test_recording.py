@@ -9,6 +9,7 @@ import pluggy
 import pytest
 
 from echomq_plugin import LockOptions, LostLock, StalledJob, attach
+from echomq_plugin.entries import EntryData
 from echomq_plugin.errors import MissingExtraError
 from echomq_plugin.hookspecs import SPECS
 from echomq_plugin.testing import FakeClock, RecordingPlugin, fake_redis, lua_modules
@@ -49,6 +50,7 @@ def test_the_sweep_of_a_fake_clock_needs_no_real_time_either() -> None:
     pm.register(recording)
     # What a worker that died long ago has left behind.
     connection.hset("emq:mail:held", "7", "dead-token")
+    connection.hset("emq:mail:held-data", "7", EntryData("dead-host:1", 0, payload="body").pack())
     plugin.start()
     try:
         connection.delete("emq:mail:held-check")
@@ -57,7 +59,7 @@ def test_the_sweep_of_a_fake_clock_needs_no_real_time_either() -> None:
         clock.advance(15_000)
 
         recording.wait_for("echomq_job_recovered")
-        assert recording.jobs("echomq_job_stalled") == [StalledJob("mail", "7", None, None, 1)]
+        assert recording.jobs("echomq_job_stalled") == [StalledJob("mail", "7", "body", None, 1, "dead-host:1")]
     finally:
         plugin.stop(timeout_ms=0)
 
