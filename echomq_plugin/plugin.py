@@ -79,6 +79,7 @@ class LockPlugin:
             stalled_interval=options.stalled_interval,
             now_ms=now_ms,
             outbox=self.reports.post,
+            serves=self._serves,
         )
         self.manager = LockManager(
             self.connections,
@@ -245,6 +246,9 @@ class LockPlugin:
 
     def _recover(self, found: JobsFoundDead, caller: Caller) -> None:
         self._recovery.recover(found, caller)
+
+    def _serves(self, queue: str) -> bool:
+        return queue in self.queues or (os.getpid(), queue) in self._known_queues
 
     def _boot(self, queue: str) -> None:
         self.start()

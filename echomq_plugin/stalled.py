@@ -26,6 +26,7 @@ class StalledChecker:
     Sweeps every queue under a prefix, also those whose workers are all dead.
 
     Workers share the passes: for each queue whoever wins ``held-check`` makes the pass, the others wait for the next.
+    Those that serve the queue come first: where apps share a prefix, most workers cannot put its jobs back.
 
     Args:
         scripts: the wire.
@@ -34,6 +35,7 @@ class StalledChecker:
         stalled_interval: passes come at half of it, in ms (DESIGN §7).
         now_ms: the clock.
         outbox: takes reports; must neither block nor raise.
+        serves: tells whether this worker runs jobs of a queue.
 
     """
 
@@ -46,10 +48,12 @@ class StalledChecker:
         stalled_interval: int,
         now_ms: Callable[[], int],
         outbox: Callable[[Report], None],
+        serves: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._scripts = scripts
         self._prefix = prefix
         self._worker = worker
+        self._serves = serves
         self._pause_ms = stalled_interval // 2
         self._now_ms = now_ms
         self._outbox = outbox
@@ -84,7 +88,7 @@ class StalledChecker:
                 continue
             try:
                 keys = QueueKeys(self._prefix, queue)
-                left = self._scripts.win_check(keys, self._worker(), self._pause_ms)
+                left = self._scripts.win_check(keys, self._worker(), self._pause_ms, serves=self._serves(queue))
                 if left == 0:
                     self._sweep(keys)
                 else:
