@@ -19,10 +19,12 @@ from echomq_plugin.hosts.rq.locking import LockedJobs  # noqa: E402
 from echomq_plugin.hosts.rq.simple import LockedSimpleWorker, SimpleLocks  # noqa: E402
 
 if TYPE_CHECKING:
+    from echomq_plugin.hosts.rq.gevent_worker import GeventWorker
     from echomq_plugin.hosts.rq.spawning import LockedSpawnWorker
 
 __all__ = [
     "ForkingLocks",
+    "GeventWorker",
     "LockedJobs",
     "LockedSimpleWorker",
     "LockedSpawnWorker",
@@ -36,4 +38,9 @@ def __getattr__(name: str) -> object:
         from echomq_plugin.hosts.rq import spawning
 
         return spawning.LockedSpawnWorker
+    if name == "GeventWorker":
+        # It monkey-patches, so it is imported only by those who want it.
+        from echomq_plugin.hosts.rq import gevent_worker
+
+        return gevent_worker.GeventWorker
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

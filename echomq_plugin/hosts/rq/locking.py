@@ -73,6 +73,8 @@ class LockedJobs:
     log: Any
     execution: Any
     _state: str
+    _stop_requested: bool
+    _shutdown_requested_date: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -127,10 +129,16 @@ class LockedJobs:
         """Run a job under its lock, or deal with a delivery that may not run now."""
         # A warm shutdown waits for a busy worker; an idle one it would stop with this delivery in its hands.
         self._state = WorkerStatus.BUSY
+        if self.run_under_lock(job, queue):
+            self.set_state(WorkerStatus.IDLE)
+        else:
+            self._state = WorkerStatus.IDLE
+
+    def run_under_lock(self, job: Job, queue: Queue) -> bool:
+        """Take the lock, run the job, give the lock back. False: this delivery may not run now."""
         run = self._start(job, queue)
         if run is None:
-            self._state = WorkerStatus.IDLE
-            return
+            return False
         self._denied_in_a_row = 0
         try:
             self.run_locked(run, job, queue)
@@ -141,7 +149,7 @@ class LockedJobs:
                 self._finish(run, job, queue)
             finally:
                 self.runs.pop(job.id, None)
-        self.set_state(WorkerStatus.IDLE)
+        return True
 
     def set_state(self, state: str, *args: Any, **kwargs: Any) -> None:
         """Set the worker's state; it stays busy until the lock is given back, so that no signal ends it before."""
@@ -183,7 +191,7 @@ class LockedJobs:
         except StartUndecidedError as undecided:
             self.log.error("Worker %s: %s", self.name, undecided)
             self._put_back(job, queue, at_front=True)
-            self.pause(plugin.options.denied_pause_ms)
+            self.pause_deliveries(plugin.options.denied_pause_ms)
             return None
         except BaseException:
             self._put_back(job, queue, at_front=True)
@@ -202,7 +210,7 @@ class LockedJobs:
         self._put_back(job, queue, at_front=False)
         self.log.debug("Worker %s: job %s is running elsewhere, put back", self.name, job.id)
         self._denied_in_a_row += 1
-        self.pause(min(denied.retry_in_ms, SHORTEST_PAUSE_MS << min(self._denied_in_a_row - 1, 10)))
+        self.pause_deliveries(min(denied.retry_in_ms, SHORTEST_PAUSE_MS << min(self._denied_in_a_row - 1, 10)))
 
     def _put_back(self, job: Job, queue: Queue, *, at_front: bool) -> None:
         """Put a delivery back, and go on trying for as long as Redis gives no answer."""
@@ -221,6 +229,10 @@ class LockedJobs:
         """Let time pass between two tries."""
         time.sleep(ms / 1000)
 
+    def pause_deliveries(self, ms: int) -> None:
+        """Take no delivery for a while: the next one is likely the one that was just put back."""
+        self.pause(ms)
+
     def _finish(self, run: Run, job: Job, queue: Queue) -> None:
         outcome = "interrupted" if run.lost else self._outcome(run, job, queue)
         result = self.lock_plugin.pm.hook.echomq_job_finish(lock=run.lock, outcome=outcome)
@@ -228,6 +240,8 @@ class LockedJobs:
             self._forget_execution(run, job)
 
     def _outcome(self, run: Run, job: Job, queue: Queue) -> Outcome:
+        if run.completed:
+            return "completed"
         # RQ has written by now. Where it could not, or Redis does not say, the entry stays for the sweep.
         try:
             outcome = _OUTCOMES.get(deliveries.status_now(job), "retry")
@@ -272,7 +286,8 @@ class LockedJobs:
         error = sys.exc_info()[1]
         if isinstance(error, SystemExit) and self._forced_stop and self.run_of(job) is not None:
             raise error
-        if not self.still_ours(job):
+        run = self.run_of(job)
+        if run is not None and (run.lost or (_has_callbacks(job) and not run.still_ours(self.connection))):
             raise RunLostError(job.id)
         super().handle_execution_ended(job, *args, **kwargs)  # type: ignore[misc]
 
@@ -280,7 +295,11 @@ class LockedJobs:
         """Write a result, if the run still has its lock."""
         if not self.still_ours(job):
             raise RunLostError(job.id)
-        return super().handle_job_success(job, *args, **kwargs)  # type: ignore[misc]
+        result = super().handle_job_success(job, *args, **kwargs)  # type: ignore[misc]
+        run = self.run_of(job)
+        if run is not None:
+            run.completed = True
+        return result
 
     def handle_job_retry(self, job: Job, *args: Any, **kwargs: Any) -> Any:
         """Put a job that returned a ``Retry`` back, if the run still has its lock."""
@@ -303,3 +322,8 @@ class LockedJobs:
             super().handle_work_horse_killed(job, *args, **kwargs)  # type: ignore[misc]
 
     _stopped_job_id: str | None = None
+
+
+def _has_callbacks(job: Job) -> bool:
+    # Their names alone: looking at a callback itself would import it.
+    return bool(job._success_callback_name or job._failure_callback_name)

@@ -38,8 +38,10 @@ class Run:
         patience_ms: how long a work-horse waits for Redis before it takes its lock for lost: one lock duration.
         parent_pid: the worker; a work-horse dies with it.
         lock: the lock, in the worker; None in a spawned work-horse.
+        job: the job as RQ's code here knows it.
         execution: RQ's record of this run, once there is one.
         lost: the lock is lost, as far as this process knows.
+        completed: RQ has written the result, in this process.
         cancelled: the run is to be stopped, whatever the reason.
 
     """
@@ -50,8 +52,10 @@ class Run:
     patience_ms: int
     parent_pid: int
     lock: Lock | None = None
+    job: Any = None
     execution: Any = None
     lost: bool = False
+    completed: bool = False
     cancelled: bool = False
 
     def to_environment(self) -> str:

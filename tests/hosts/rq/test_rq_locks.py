@@ -15,6 +15,7 @@ from rq.registry import FailedJobRegistry, StartedJobRegistry
 
 FORKING = "echomq_plugin.hosts.rq.LockedWorker"
 SIMPLE = "echomq_plugin.hosts.rq.LockedSimpleWorker"
+GEVENT = "echomq_plugin.hosts.rq.GeventWorker"
 SPAWNING = "echomq_plugin.hosts.rq.LockedSpawnWorker"
 
 
@@ -26,7 +27,7 @@ def has_spawn_worker() -> bool:
     return True
 
 
-WORKERS = [FORKING, SIMPLE, *([SPAWNING] if has_spawn_worker() else [])]
+WORKERS = [FORKING, SIMPLE, GEVENT, *([SPAWNING] if has_spawn_worker() else [])]
 
 
 def lock_key(queue: str, job_id: str) -> str:
