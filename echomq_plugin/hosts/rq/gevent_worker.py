@@ -89,6 +89,7 @@ class GeventWorker(LockedJobs, SimpleWorker):
         self._next_look = 0.0
         self._signals: list[Any] = []
         self._beats: Any = None
+        self._commands: Any = None
 
     # -- life of the worker ------------------------------------------------------------------------------------------
 
@@ -308,6 +309,28 @@ class GeventWorker(LockedJobs, SimpleWorker):
             slot.interrupt(LockLostInterrupt(lost))
 
     # -- stop-job, for one of many -----------------------------------------------------------------------------------
+
+    def subscribe(self) -> None:
+        """Listen for commands in a greenlet: a thread of RQ's cannot always be joined once the process is patched."""
+        self.pubsub = self.connection.pubsub()
+        self.pubsub.subscribe(**{self.pubsub_channel_name: self.handle_payload})
+        self._commands = gevent.spawn(self._listen)
+
+    def unsubscribe(self) -> None:
+        """Stop listening."""
+        if self._commands is not None:
+            self._commands.kill()
+            self.pubsub.close()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                self.pubsub.get_message(ignore_subscribe_messages=True, timeout=60)
+            except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
+                self.log.error("Worker %s: no commands from Redis (%s), again in 2 s", self.name, error)
+                gevent.sleep(2)
+            except Exception:
+                self.log.exception("Worker %s: a command could not be followed", self.name)
 
     def handle_payload(self, message: Any) -> None:
         """Stop the one job that is meant."""

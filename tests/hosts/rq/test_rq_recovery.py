@@ -105,6 +105,7 @@ def test_a_worker_whose_lock_is_taken_stops_its_job_and_writes_nothing(
     before = client.hgetall(job.key)
     client.hset("emq:q:held", job.id, "thief")
     client.set(lock_key("q", job.id), "thief", px=60_000)
+    until(lambda: client.zcard(StartedJobRegistry(queue=queue).key) == 0)
     follower = queue.enqueue(rq_jobs.sleep, 0.1)
     until(lambda: follower.get_status() == JobStatus.FINISHED)
     assert runs(client, job.id) == ["start"]
