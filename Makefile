@@ -7,13 +7,18 @@ BIN := $(VENV)/bin
 PYENV_ROOT ?= $(HOME)/.pyenv
 PYTHONS := $(wildcard $(PYENV_ROOT)/versions/3.1[0-9].*/bin/python)
 
-.PHONY: demo test lint clean
+.PHONY: demo test simulate lint clean
 
 demo: $(VENV)/demo
 	$(BIN)/echomq-plugin demo $(ARGS)
 
 test: $(VENV)/tox
 	$(BIN)/tox run $(if $(PYTHONS),--discover $(PYTHONS)) $(ARGS)
+
+# Any number of seeded histories of the deterministic simulation; `make test` runs 2 000.
+SEEDS ?= 20000
+simulate: $(VENV)/tox
+	$(BIN)/tox run -e simulate -- --seeds $(SEEDS)
 
 lint: $(VENV)/tox
 	$(BIN)/tox run -e lint

@@ -6,6 +6,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import cast
 
 from echomq_plugin.callers import Caller
@@ -104,12 +105,12 @@ class JobLocks:
             answer = self.scripts.acquire(keys, job, token, self.options.lock_duration, entry)  # switches greenlets
         except BaseException as error:
             # Taken or not, nobody knows: have it given up by token until Redis says that it is.
-            self.manager.release_later(PendingRelease(keys.queue, job, token, keep_count=True))
+            self.manager.release_later(PendingRelease(keys.queue, job, token, keep_count=True, undecided=True))
             if isinstance(error, RedisCallError):
                 return self._unlocked(keys.queue, job, error)
             raise
         if isinstance(answer, Acquired):
-            lock = Lock(self, keys.queue, job, token, delivery=delivery, fence=answer.fence)
+            lock = Lock(self, keys.queue, job, token, delivery=delivery, fence=answer.fence, entry=entry)
             self._live[keys.queue, job, token] = (lock, None)
             self.manager.track(keys.queue, job, token, renewed_at=sent_at, entry=entry, just_taken=True)
             return lock
@@ -163,7 +164,10 @@ class JobLocks:
             lock.token,
             keep_entry=outcome == "interrupted",
             keep_count=outcome in ("retry", "requeued", "interrupted"),
+            entry=lock.entry,
+            fence=lock.fence,
         )
+        believed = self.manager.believes(lock.queue, lock.job_id, lock.token)
         # Before the call: a tick that meets the deleted lock must not call it lost.
         self.manager.mark_ended(lock.queue, lock.job_id, lock.token)
         keys = QueueKeys(self.options.prefix, lock.queue)
@@ -177,7 +181,12 @@ class JobLocks:
                 return FinishResult.UNKNOWN
             lock.result = FinishResult.UNKNOWN
             raise
-        self.manager.untrack(lock.queue, lock.job_id, lock.token)
+        if answer == "gone" and release.keep_entry:
+            # The sweep is to bring this job back, and there is nothing left to bring it back from. While we believed,
+            # nobody else can have ended it; after that only the fence tells a server that forgot.
+            self.manager.release_later(replace(release, fence=0) if believed else release)
+        else:
+            self.manager.untrack(lock.queue, lock.job_id, lock.token)
         return FinishResult.RELEASED if answer == "released" else FinishResult.LOST
 
     def confirm(self, lock: Lock) -> bool:

@@ -32,13 +32,14 @@ class Lock:
         fence: grows with every start in its queue: pass it along with the job's own writes, and let the storage refuse
             a smaller one. 0 where the host took the lock itself.
         given: whether the host took the lock itself, and gives it back itself.
+        entry: the entry's data, or None where there is none of ours.
         pid: the process that runs the job: only it gives the lock back.
         lost: the report of its loss, once it is lost.
         result: what became of it, once the job has ended.
 
     """
 
-    __slots__ = ("_owner", "delivery", "fence", "given", "job_id", "lost", "pid", "queue", "result", "token")
+    __slots__ = ("_owner", "delivery", "entry", "fence", "given", "job_id", "lost", "pid", "queue", "result", "token")
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class Lock:
         delivery: str | None = None,
         fence: int = 0,
         given: bool = False,
+        entry: bytes | None = None,
     ) -> None:
         self._owner = owner
         self.queue = queue
@@ -58,6 +60,7 @@ class Lock:
         self.delivery = delivery
         self.fence = fence
         self.given = given
+        self.entry = entry
         self.pid = os.getpid()
         self.lost: LostLock | None = None
         self.result: FinishResult | None = None

@@ -80,6 +80,7 @@ class LockPlugin:
             now_ms=now_ms,
             outbox=self.reports.post,
             serves=self._serves,
+            own_queues=self._own_queues,
         )
         self.manager = LockManager(
             self.connections,
@@ -253,6 +254,10 @@ class LockPlugin:
     def _boot(self, queue: str) -> None:
         self.start()
         self._make_known(queue)
+
+    def _own_queues(self) -> list[str]:
+        # Copied in one go: other threads add to it.
+        return [queue for pid, queue in list(self._known_queues) if pid == os.getpid()]
 
     def _make_known(self, queue: str) -> None:
         known = (os.getpid(), queue)

@@ -176,7 +176,7 @@ class Renewal:
 
     def _restore(self, queue: str, forgotten: list[TrackedLock]) -> list[Failure]:
         """Write entries again, so that the sweep brings the jobs back. Switches greenlets."""
-        jobs = [(lock.job_id, lock.token, lock.entry or b"") for lock in forgotten]
+        jobs = [(lock.job_id, lock.token, lock.entry or b"", 0) for lock in forgotten]
         try:
             self._scripts.restore_entries(self._keys(queue), jobs)
         except Exception as error:
@@ -218,7 +218,7 @@ class Renewal:
                             self._keys(release.queue),
                             release.job_id,
                             release.token,
-                            release.keep_entry,
+                            "1" if release.keep_entry else "2" if release.undecided else "0",
                             release.keep_count,
                         )
                         for release in some
@@ -227,11 +227,23 @@ class Renewal:
             except Exception as error:
                 return [*failures, *(_failed_release(release, error) for release in some)]
             for release, answer in zip(some, answers, strict=True):
-                if isinstance(answer, RedisCallError):
-                    failures.append(_failed_release(release, answer))
+                trouble = answer if isinstance(answer, RedisCallError) else self._bring_back(release, answer)
+                if trouble is not None:
+                    failures.append(_failed_release(release, trouble))
                 else:
                     self._table.settle_release(release)
         return failures
+
+    def _bring_back(self, release: PendingRelease, answer: str) -> Exception | None:
+        """Write the entry of an interrupted job again if the server has forgotten it. Switches greenlets."""
+        if answer != "gone" or not release.keep_entry or release.entry is None:
+            return None
+        job = (release.job_id, release.token, release.entry, release.fence)
+        try:
+            self._scripts.restore_entries(self._keys(release.queue), [job])
+        except Exception as error:
+            return error
+        return None
 
     def _report_lost(self, reports: Iterable[tuple[str, LostLock]]) -> None:
         by_queue: dict[str, list[LostLock]] = {}

@@ -116,10 +116,18 @@ class Scripts(Wire):
 
     def release(self, keys: QueueKeys, job_id: str, token: str, *, keep_entry: bool, keep_count: bool) -> str:
         """Give a job's lock back. Returns ``released``, ``lost`` or ``gone``."""
-        return self.run("give a lock back", *self._release(keys, job_id, token, keep_entry, keep_count), text)
+        return self.run(
+            "give a lock back", *self._release(keys, job_id, token, "1" if keep_entry else "0", keep_count), text
+        )
 
-    def release_many(self, releases: Sequence[tuple[QueueKeys, str, str, bool, bool]]) -> list[str | RedisCallError]:
-        """Give many locks back in one round trip; each answer stands alone. See ``release``."""
+    def release_many(self, releases: Sequence[tuple[QueueKeys, str, str, str, bool]]) -> list[str | RedisCallError]:
+        """
+        Give many locks back in one round trip; each answer stands alone.
+
+        Args:
+            releases: queue, job id, token, whether the entry stays (see releaseLock-6), whether the count stays.
+
+        """
         commands = [
             Command(self._lua[name], key_names, arguments)
             for name, key_names, arguments in (self._release(*release) for release in releases)
@@ -130,10 +138,10 @@ class Scripts(Wire):
         ]
 
     def _release(
-        self, keys: QueueKeys, job_id: str, token: str, keep_entry: bool, keep_count: bool
+        self, keys: QueueKeys, job_id: str, token: str, entry_stays: str, keep_count: bool
     ) -> tuple[str, tuple[str, ...], tuple[Any, ...]]:
         key_names = (keys.lock(job_id), keys.held, keys.held_data, keys.held_claim, keys.held_seen, keys.stalled_count)
-        return "releaseLock-6", key_names, (job_id, token, "1" if keep_entry else "0", "1" if keep_count else "0")
+        return "releaseLock-6", key_names, (job_id, token, entry_stays, "1" if keep_count else "0")
 
     def confirm(self, keys: QueueKeys, job_id: str, token: str) -> bool:
         """Tell whether a lock has this token, as the master knows it now."""
@@ -177,13 +185,21 @@ class Scripts(Wire):
             found += self.connections.call("look up locks", partial(ask, chunk=chunk))
         return found
 
-    def restore_entries(self, keys: QueueKeys, jobs: Sequence[tuple[str, str, bytes]]) -> int:
-        """Write the entries (job id, token, data) of jobs again that have neither lock nor entry."""
+    def restore_entries(self, keys: QueueKeys, jobs: Sequence[tuple[str, str, bytes, int]]) -> int:
+        """
+        Write the entries of jobs again that have neither lock nor entry.
+
+        Args:
+            keys: of the queue.
+            jobs: job id, token, entry data, fence number. A fence other than 0: only if the server's counter shows
+                that it has forgotten that start, and not that another run has ended the job since.
+
+        """
         written = 0
         for chunk in chunks(jobs, MOST_IDS_A_CALL):
-            locks = tuple(keys.lock(job_id) for job_id, _, _ in chunk)
+            locks = tuple(keys.lock(job[0]) for job in chunk)
             arguments = tuple(word for job in chunk for word in job)
             written += self.run(
-                "restore entries", "restoreEntries", (keys.held, keys.held_data, *locks), arguments, int
+                "restore entries", "restoreEntries", (keys.held, keys.held_data, keys.fence, *locks), arguments, int
             )
         return written

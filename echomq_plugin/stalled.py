@@ -6,7 +6,7 @@ It only finds. Putting back needs host code, which runs elsewhere (``recovery.py
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import gevent
@@ -36,6 +36,8 @@ class StalledChecker:
         now_ms: the clock.
         outbox: takes reports; must neither block nor raise.
         serves: tells whether this worker runs jobs of a queue.
+        own_queues: the queues this worker serves: made known again where the server has forgotten them, or nobody
+            would ever sweep them.
 
     """
 
@@ -49,11 +51,13 @@ class StalledChecker:
         now_ms: Callable[[], int],
         outbox: Callable[[Report], None],
         serves: Callable[[str], bool] = lambda _: True,
+        own_queues: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._scripts = scripts
         self._prefix = prefix
         self._worker = worker
         self._serves = serves
+        self._own_queues = own_queues
         self._pause_ms = stalled_interval // 2
         self._now_ms = now_ms
         self._outbox = outbox
@@ -83,7 +87,7 @@ class StalledChecker:
 
         """
         next_in_ms = self._pause_ms
-        for queue in self._scripts.queues(self._prefix):
+        for queue in self._known_queues():
             if self._now_ms() < self._left_to_others.get(queue, 0):
                 continue
             try:
@@ -100,6 +104,14 @@ class StalledChecker:
     def leave_to_others(self, queue: str) -> None:
         """Do not try for this queue's next passes: nobody here can put its jobs back, another worker may."""
         self._left_to_others[queue] = self._now_ms() + 3 * self._pause_ms
+
+    def _known_queues(self) -> list[str]:
+        queues = self._scripts.queues(self._prefix)
+        for queue in self._own_queues():
+            if queue not in queues:
+                self._scripts.add_queue(self._prefix, queue)
+                queues.append(queue)
+        return queues
 
     def _sweep(self, keys: QueueKeys) -> None:
         seen: set[str] = set()

@@ -19,6 +19,9 @@ class PendingRelease:
         token: the lock's token.
         keep_entry: the entry stays for the sweep.
         keep_count: the stalled count stays.
+        undecided: the start was never answered, so nobody ran the job.
+        entry: the entry's data, where it is to be written again should the server have forgotten it.
+        fence: the fence number of the start, by which that is seen.
 
     """
 
@@ -27,6 +30,9 @@ class PendingRelease:
     token: str
     keep_entry: bool = False
     keep_count: bool = False
+    undecided: bool = False
+    entry: bytes | None = None
+    fence: int = 0
 
 
 class LockTable:

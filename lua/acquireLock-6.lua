@@ -5,7 +5,9 @@
   KEYS[1]  lock of the job (string: token, under a PX TTL)
   KEYS[2]  held (hash: job id -> token)
   KEYS[3]  held-data (hash: job id -> opaque bytes)
-  KEYS[4]  held-claim (hash: job id -> "<claim token> <end in ms>")
+  KEYS[4]  held-claim (hash: job id -> "<claim token> <end in ms>"). A claim that has run out, in the name of the
+           entry's token, says that the entry is relied on: a delivery was denied, and may be dropped, for its sake, or
+           it took the place of a dead run's entry. Then it stays when its start turns out undecided (releaseLock-6)
   KEYS[5]  held-seen (hash: job id -> token)
   KEYS[6]  fence (counter)
   ARGV[1]  job id (text)
@@ -18,15 +20,24 @@
 local lockKey, held, heldData, heldClaim, heldSeen = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local jobId, token, lockDuration, data = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-local holder = redis.call('GET', lockKey)
+local function reliedOn(name)
+  return 'relied on: ' .. name .. ' 0'
+end
+
+local holder, entry = redis.call('GET', lockKey), redis.call('HGET', held, jobId)
 if holder and holder ~= token then
-  return {
-    0, holder, redis.call('HGET', held, jobId), redis.call('HGET', heldData, jobId), redis.call('PTTL', lockKey)
-  }
+  if entry == holder then
+    redis.call('HSET', heldClaim, jobId, reliedOn(holder))
+  end
+  return { 0, holder, entry, redis.call('HGET', heldData, jobId), redis.call('PTTL', lockKey) }
 end
 redis.call('SET', lockKey, token, 'PX', lockDuration)
 redis.call('HSET', held, jobId, token)
 redis.call('HSET', heldData, jobId, data)
-redis.call('HDEL', heldClaim, jobId)
+if entry and entry ~= token then
+  redis.call('HSET', heldClaim, jobId, reliedOn(token))
+elseif redis.call('HGET', heldClaim, jobId) ~= reliedOn(token) then
+  redis.call('HDEL', heldClaim, jobId)
+end
 redis.call('HDEL', heldSeen, jobId)
 return {1, redis.call('INCR', KEYS[6])}

@@ -10,7 +10,8 @@
   KEYS[6]  stalled-count (hash: job id -> "<count> <dead token> <time in ms>")
   ARGV[1]  job id (text)
   ARGV[2]  token (text)
-  ARGV[3]  "1": the entry stays for the sweep (the job was interrupted), else "0"
+  ARGV[3]  "1": the entry stays for the sweep (the job was interrupted), "2": it stays if another delivery was denied
+           for it (the start was never answered, so the job never ran), else "0"
   ARGV[4]  "1": the count stays (the job comes back), else "0"
   Reply    "released", "lost" (another's lock, or the entry is another's, gone or claimed), or
            "gone" (neither lock nor entry: what a repeated release finds when its first reply was lost)
@@ -42,7 +43,8 @@ end
 if holder then
   redis.call('DEL', lockKey)
 end
-if ARGV[3] ~= '1' and entry == token then
+local reliedOn = ARGV[3] == '2' and redis.call('HGET', heldClaim, jobId) == 'relied on: ' .. token .. ' 0'
+if ARGV[3] ~= '1' and not reliedOn and entry == token then
   redis.call('HDEL', held, jobId)
   redis.call('HDEL', heldData, jobId)
   redis.call('HDEL', heldClaim, jobId)

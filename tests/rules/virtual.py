@@ -146,9 +146,9 @@ class VirtualServer:
         result: list[Ownership] = self._call("look up locks", work)
         return result
 
-    def restore_entries(self, keys: QueueKeys, jobs: Sequence[tuple[str, str, bytes]]) -> int:
+    def restore_entries(self, keys: QueueKeys, jobs: Sequence[tuple[str, str, bytes, int]]) -> int:
         def work() -> int:
-            for job_id, token, _ in jobs:
+            for job_id, token, _, _ in jobs:
                 if self.key(keys.queue, job_id) is None:
                     self.entries.setdefault((keys.queue, job_id), token)
             return len(jobs)
@@ -156,7 +156,7 @@ class VirtualServer:
         written: int = self._call("restore entries", work)
         return written
 
-    def release_many(self, releases: Sequence[tuple[QueueKeys, str, str, bool, bool]]) -> list[str | RedisCallError]:
+    def release_many(self, releases: Sequence[tuple[QueueKeys, str, str, str, bool]]) -> list[str | RedisCallError]:
         def work() -> list[str]:
             answers = []
             for keys, job_id, token, _, _ in releases:
