@@ -20,7 +20,7 @@ class FinishResult(enum.Enum):
     LOST = "lost"
     """Another run owns the job, or may: nothing was touched."""
     UNKNOWN = "unknown"
-    """Redis gave no answer: the release is repeated in the background until it does."""
+    """Redis gave no answer: the release is repeated in the background until it does, but for a lock the host took."""
 
 
 @dataclass(frozen=True, slots=True)

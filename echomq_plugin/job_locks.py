@@ -91,11 +91,25 @@ class JobLocks:
         except RedisCallError as error:
             return self._unlocked(queue, job, error)
         if given is not None:
-            lock = Lock(self, queue, job, given, delivery=delivery, given=True)
-            self._live[queue, job, given] = (lock, None)
-            self.manager.track(queue, job, given, renew_now=True)
-            return lock
+            return self._adopt(keys, job, delivery, given)
         return self._acquire(keys, job, delivery, payload)
+
+    def _adopt(self, keys: QueueKeys, job: str, delivery: str | None, token: str) -> Lock:
+        """Track a lock that the host took."""
+        queue = keys.queue
+        replaces = self.manager.is_tracked(job, queue) and (queue, job, token) not in self._live
+        if replaces:
+            # A run of the job goes on in this process under another token: only the server knows which is the older.
+            try:
+                [found] = self.scripts.look_up(keys, [job])  # switches greenlets
+            except RedisCallError as error:
+                raise StartUndecidedError(queue, job) from error
+            if found.lock_token != token:
+                raise LockHeldError(queue, job, same_delivery=False, retry_in_ms=self.options.denied_pause_ms)
+        lock = Lock(self, queue, job, token, delivery=delivery, given=True)
+        self._live[queue, job, token] = (lock, None)
+        self.manager.track(queue, job, token, renew_now=True, just_taken=replaces)
+        return lock
 
     def _acquire(self, keys: QueueKeys, job: str, delivery: str | None, payload: bytes | str | None) -> Lock:
         token = str(uuid.uuid4())
@@ -156,8 +170,7 @@ class JobLocks:
         if not lock.token:
             return FinishResult.UNKNOWN
         if lock.given:
-            tracked = self.manager.untrack(lock.queue, lock.job_id, lock.token)
-            return FinishResult.RELEASED if tracked and lock.lost is None else FinishResult.LOST
+            return self._let_go(lock)
         release = PendingRelease(
             lock.queue,
             lock.job_id,
@@ -188,6 +201,20 @@ class JobLocks:
         else:
             self.manager.untrack(lock.queue, lock.job_id, lock.token)
         return FinishResult.RELEASED if answer == "released" else FinishResult.LOST
+
+    def _let_go(self, lock: Lock) -> FinishResult:
+        """Stop renewing a lock that the host took, and gives back itself, or has given back already."""
+        tracked = self.manager.untrack(lock.queue, lock.job_id, lock.token)
+        if not tracked or lock.lost is not None:
+            return FinishResult.LOST
+        try:
+            [found] = self.scripts.look_up(QueueKeys(self.options.prefix, lock.queue), [lock.job_id])
+        except BaseException as error:
+            if isinstance(error, RedisCallError):
+                return FinishResult.UNKNOWN
+            lock.result = FinishResult.UNKNOWN
+            raise
+        return FinishResult.RELEASED if found.lock_token in (None, lock.token) else FinishResult.LOST
 
     def confirm(self, lock: Lock) -> bool:
         """Ask the server whether a lock is still ours; see ``Lock.confirm``. Switches greenlets."""
