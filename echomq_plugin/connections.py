@@ -7,6 +7,7 @@ itself, never caches and never reads from a replica: every answer is the master'
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,12 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from echomq_plugin.errors import ConnectionKindError, RedisCallError
 from echomq_plugin.native import thread_id, uses_gevent
 from echomq_plugin.sockets import Deadline, connection_class
+
+_maintenance: Any
+try:
+    import redis.maint_notifications as _maintenance
+except ImportError:  # an older driver; looked for here and not in the renewal thread
+    _maintenance = None
 
 Client = Any
 """A ``redis.Redis`` or a ``RedisCluster``: redis-py's own types do not say what a raw command returns."""
@@ -220,6 +227,16 @@ class Connections:
             if mine is not None:
                 mine.deadline.end()
 
+    def load(self) -> None:
+        """
+        Import, in the calling thread, all that making a connection imports. No I/O.
+
+        redis-py imports a good deal when the first connection is made, and the renewal thread must import nothing.
+        """
+        # A cluster client would talk to its nodes; the connections that it makes are those of a single node.
+        server = dataclasses.replace(self.server, kind="node") if self.is_cluster else self.server
+        make_client(server, self.call_limit_ms / 1000, Deadline(), on_hub=True).connection_pool.make_connection()
+
     def drop_idle(self) -> None:
         """Close this thread's idle connections: the next call opens new ones, perhaps to another master."""
         self._drop(self._clients.get(self._key(uses_gevent())))
@@ -297,8 +314,6 @@ def make_client(server: ServerSettings, limit_s: float, deadline: Deadline, *, o
 
 def no_maintenance_notices() -> dict[str, Any]:
     """Return the setting that keeps newer drivers from moving connections by themselves; empty for older ones."""
-    try:
-        from redis.maint_notifications import MaintNotificationsConfig
-    except ImportError:
+    if _maintenance is None:
         return {}
-    return {"maint_notifications_config": MaintNotificationsConfig(enabled=False)}
+    return {"maint_notifications_config": _maintenance.MaintNotificationsConfig(enabled=False)}

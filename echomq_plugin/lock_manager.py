@@ -122,6 +122,7 @@ class LockManager:
         """
         self._started = True
         state = self._state()
+        self.connections.load()
         with state.table.lock:
             if state.hub is not None:
                 return

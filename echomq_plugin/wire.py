@@ -121,7 +121,7 @@ class Wire:
                 pipeline.execute_command(*command.words())
             replies: list[Any] = pipeline.execute(raise_on_error=False)
             return [
-                _evaluated(client, command) if isinstance(reply, NoScriptError) else reply
+                _reply_or_error(partial(_evaluated, client, command)) if isinstance(reply, NoScriptError) else reply
                 for command, reply in zip(commands, replies, strict=True)
             ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import redis
@@ -31,6 +31,12 @@ def binary_or_skip(kind: str | None) -> str:
         if IN_CI:
             raise
         pytest.skip(f"{kind} is not installed here ({error}); CI has it and runs this test")
+
+
+@pytest.fixture(scope="session")
+def binary_for() -> Callable[[str | None], str]:
+    """Give the path of a kind of server, or skip."""
+    return binary_or_skip
 
 
 @pytest.fixture(scope="session")

@@ -63,14 +63,14 @@ def run(plugin, client, handed):
         # The token is Node's: the lock is renewed here, and never taken or given back.
         with plugin.job(job_id, token=handed["token"]):
             result = transcode(handed["data"])
-            # Still under the lock: Node completes the job with the token, and could not without the lock.
-            client.rpush(handed["answers"], json.dumps(result))
-            client.expire(handed["answers"], 3_600)
     except LockLostError as error:
         # Another run has the job, or will: what this one found out goes nowhere.
         say(f"{job_id}: stopped, {error}")
-    else:
-        say(f"{job_id}: done")
+        return
+    # Not renewed any more, with half of its life left: Node needs the lock once, to complete the job.
+    client.rpush(handed["answers"], json.dumps(result))
+    client.expire(handed["answers"], 3_600)
+    say(f"{job_id}: done")
 
 
 def main(url="redis://localhost:6379", lock_duration="30000"):

@@ -117,6 +117,28 @@ def test_a_job_that_node_took_lives_as_long_as_python_renews_it_and_not_longer(
         assert queue.job(left)["state"] == "completed"
 
 
+def test_two_runtimes_may_renew_one_lock_together(
+    node: NodePeer, client: redis.Redis, renewing_process: Renewer
+) -> None:
+    """A Node worker that renews by itself, beside ours with the same token: neither calls the lock lost."""
+    queue = Queue(node, "bull")
+    renewer = renewing_process(queue.name, queue.prefix, LOCK_DURATION)
+    renewer.tell(untrack="nothing")  # it has started
+    options = {"lockDuration": LOCK_DURATION, "stalledInterval": STALLED_INTERVAL}
+    node("worker", name="runs", queue=queue.name, prefix=queue.prefix, runs=2 * LOCK_DURATION, options=options)
+    job_id = node("add", queue=queue.name, prefix=queue.prefix)
+    token = wait_until(lambda: client.get(queue.lock(job_id)), "Node took the job")
+    renewer.tell(track=[job_id, token.decode()])
+    wait_until(lambda: renewer.reports("renewed").count([job_id]) >= 3, "Python renewed, beside Node")
+    renewer.tell(untrack=job_id)
+
+    wait_until(lambda: node("seen", name="runs")["completed"], "Node completed the job")
+
+    seen = node("seen", name="runs")
+    assert seen == {"completed": [job_id], "stalled": [], "failed": [], "lockRenewalFailed": [], "error": []}
+    assert renewer.reports("lost") == []
+
+
 def test_jobs_taken_by_the_python_package_outlive_nodes_checks_as_long_as_a_gevent_worker_renews_them(
     node: NodePeer, client: redis.Redis, renewing_process: Renewer, bullmq_python: object
 ) -> None:
