@@ -91,14 +91,13 @@ class World:
 
     def runs(self, job_id: str | None = None) -> list[Run]:
         """Return all runs of a job, or of all jobs."""
-        runs: list[Run] = []
+        by_token: dict[str, Run] = {}
         for line in self.client.lrange("runs", 0, -1):
-            job, pid, event, at = json.loads(line)
-            if event == "start":
-                runs.append(Run(job, int(pid), at))
-            elif event != "ready":
-                run = next(run for run in runs if (run.job_id, run.pid, run.end) == (job, int(pid), None))
-                run.ended_at, run.end = at, event
+            job, pid, token, event, at = json.loads(line)
+            run = by_token.setdefault(token, Run(job, int(pid), int(at)))
+            if event != "start" and run.end is None:
+                run.ended_at, run.end = int(at), event
+        runs = by_token.values()
         return [run for run in runs if job_id in (None, run.job_id)]
 
     def kill(self, worker: subprocess.Popen[bytes]) -> int:

@@ -31,15 +31,17 @@ from echomq_plugin.hosts.gevent import Consumer, current_lock
 
 NOTE = """
 local time = redis.call('TIME')
-redis.call('RPUSH', KEYS[1], cjson.encode({ARGV[1], ARGV[2], ARGV[3], time[1] * 1000000 + time[2]}))
+local at = string.format('%.0f', time[1] * 1000000 + time[2])
+redis.call('RPUSH', KEYS[1], cjson.encode({ARGV[1], ARGV[2], ARGV[3], ARGV[4], at}))
 """
 
 
 def note(client: redis.Redis, job_id: str, event: str) -> None:
-    """Write one event of a run, until Redis takes it: the run itself goes on whether or not Redis is there."""
+    """Write one event of a run, until Redis says that it has it: so it may be there twice."""
+    token = current_lock().token
     while True:
         try:
-            client.eval(NOTE, 1, "runs", job_id, str(os.getpid()), event)
+            client.eval(NOTE, 1, "runs", job_id, str(os.getpid()), token, event)
             return
         except redis.ConnectionError:
             gevent.sleep(0.1)
@@ -87,7 +89,6 @@ def main() -> None:
         job_id=lambda item: json.loads(item)["id"],
         shutdown_timeout_ms=SETTINGS["shutdown_timeout_ms"],
     )
-    gevent.spawn(note, client, "worker", "ready")
     ended = consumer.run()
     plugin.stop(timeout_ms=5_000)
     print("all jobs ended" if ended else "jobs left", flush=True)
