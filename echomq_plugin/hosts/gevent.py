@@ -134,7 +134,8 @@ class Consumer:
             whether every job had ended. A job whose handler goes on in spite of GreenletExit keeps its lock.
 
         Raises:
-            RedisCallError, ServerUnsuitableError, AttachError: the plugin could not be started; nothing was taken.
+            RedisCallError, AttachError: the plugin could not be started; nothing was taken.
+            ServerUnsuitableError: likewise; or this user may not take items, and what ran has been put back.
 
         """
         gevent.get_hub()

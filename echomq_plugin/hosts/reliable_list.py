@@ -13,9 +13,10 @@ from typing import Final
 import gevent
 from gevent import monkey
 from redis.crc import key_slot
+from redis.exceptions import NoPermissionError, ResponseError
 
 from echomq_plugin.connections import Client, Connections
-from echomq_plugin.errors import OptionError, ServerUnsuitableError
+from echomq_plugin.errors import OptionError, RedisCallError, ServerUnsuitableError
 from echomq_plugin.keys import QueueKeys
 from echomq_plugin.list_scripts import ListScripts
 from echomq_plugin.sockets import GeventConnection, GeventUnixConnection, connection_class
@@ -51,7 +52,13 @@ class ReliableList:
         self._take_ms = min(LONGEST_TAKE_MS, connections.call_limit_ms // 2)
 
     def take(self) -> bytes | None:
-        """Take the next item; None when none came within a second."""
+        """
+        Take the next item; None when none came within a second.
+
+        Raises:
+            ServerUnsuitableError: the server does not know the command, or this user may not use it.
+
+        """
         # A wait on the server would hold up the whole hub where sockets do not wait through it: poll there.
         if not _waits_on_hub(self._connections):
             item = self._moved("LMOVE")
@@ -66,7 +73,20 @@ class ReliableList:
             return None if item is None else bytes(item)
 
         limit_ms = self._connections.call_limit_ms + self._take_ms
-        return self._connections.call("take an item", ask, limit_ms=limit_ms)
+        try:
+            return self._connections.call("take an item", ask, limit_ms=limit_ms)
+        except RedisCallError as error:
+            cause = error.__cause__
+            if isinstance(cause, NoPermissionError):
+                raise ServerUnsuitableError(
+                    f"this user may not take items from list {self.key!r} ({cause})", f"grant it {self._permissions()}"
+                ) from error
+            if isinstance(cause, ResponseError) and "unknown command" in str(cause).lower():
+                raise ServerUnsuitableError(f"the server has no {command}", "use Redis 6.2 or newer") from error
+            raise
+
+    def _permissions(self) -> str:
+        return f"+blmove +lmove +lrange +lrem ~{self.key} ~{self.taken_key} ~{self.failed_key}"
 
     def acknowledge(self, item: bytes) -> None:
         """Forget a taken item: its job is done. Again: no effect, unless another item has the same bytes."""

@@ -604,6 +604,32 @@ def test_on_a_cluster_list_and_queue_must_share_a_slot(app, monkeypatch):
         tagged.check(QueueKeys("emq", "mail"))
 
 
+@pytest.mark.parametrize("polls", [False, True], ids=["BLMOVE", "LMOVE"])
+def test_a_user_who_may_not_take_items_is_told_what_to_grant(make_app, own_server, monkeypatch, polls):
+    if polls:
+        monkeypatch.setattr(reliable_list, "_waits_on_hub", lambda _: False)
+    with redis.Redis.from_url(own_server.url) as client:
+        client.execute_command("ACL", "SETUSER", "worker", "on", ">secret", "~*", "+@all", "-blmove", "-lmove")
+    app = make_app(own_server.url.replace("redis://", "redis://worker:secret@"))
+    consumer = Consumer(app.plugin, "mail", print)
+    with pytest.raises(ServerUnsuitableError, match=r"grant it \+blmove \+lmove"):
+        consumer.run(())
+
+
+def test_a_server_that_cannot_take_items_is_refused(app, client, monkeypatch):
+    call = Connections.call
+
+    def without_blmove(self, operation, work, **limits):
+        if operation == "take an item":
+            return call(self, operation, lambda client: client.execute_command("NOSUCHMOVE", "mail"), **limits)
+        return call(self, operation, work, **limits)
+
+    monkeypatch.setattr(Connections, "call", without_blmove)
+    consumer = Consumer(app.plugin, "mail", print)
+    with pytest.raises(ServerUnsuitableError, match=r"use Redis 6\.2"):
+        consumer.run(())
+
+
 def test_redis_down_at_boot_is_said_and_nothing_is_taken(make_app):
     app = make_app("redis://127.0.0.1:1")
     consumer = Consumer(app.plugin, "mail", print)
