@@ -60,7 +60,12 @@ def put_back(job: Job, queue: Queue, *, at_front: bool, again: bool = False) -> 
     """
     if again and queue.connection.lpos(queue.key, job.id) is not None:
         return
+    put_back_id(job.id, queue, at_front=at_front)
+
+
+def put_back_id(job_id: str, queue: Queue, *, at_front: bool) -> None:
+    """As ``put_back``, for a job that was not read."""
     with queue.connection.pipeline() as pipeline:
-        pipeline.lrem(queue.intermediate_queue_key, 1, job.id)
-        queue.push_job_id(job.id, pipeline=pipeline, at_front=at_front)
+        pipeline.lrem(queue.intermediate_queue_key, 1, job_id)
+        queue.push_job_id(job_id, pipeline=pipeline, at_front=at_front)
         pipeline.execute()

@@ -8,6 +8,7 @@ import signal
 import sys
 from typing import Any, Final
 
+from gevent import monkey
 from rq.job import Job
 from rq.queue import Queue
 from rq.worker import Worker
@@ -27,8 +28,16 @@ class ForkingLocks(LockedJobs):
     dies is killed by the kernel where that can be asked for (Linux), else it notices before it writes.
     """
 
-    _horse_pid: int
     horse_pid: int
+
+    def bootstrap(self, *args: Any, **kwargs: Any) -> None:
+        """Say so in a monkey-patched process: RQ waits there in a call that gevent does not patch."""
+        super().bootstrap(*args, **kwargs)
+        if monkey.is_module_patched("socket"):
+            self.log.warning(
+                "Worker %s: this process is monkey-patched, and a forking worker gains nothing by it: use GeventWorker",
+                self.name,
+            )
 
     def fork_work_horse(self, job: Job, queue: Queue) -> None:
         """Start the work-horse; kill it at once where its lock was lost meanwhile."""

@@ -22,11 +22,13 @@ class Here(gevent.local.local):
     Attributes:
         run: the run, or None.
         slot: its slot, or None.
+        beats: the greenlet sends heartbeats for running jobs.
 
     """
 
     run: Run | None = None
     slot: Slot | None = None
+    beats: bool = False
 
 
 HERE = Here()

@@ -287,7 +287,7 @@ class LockedJobs:
         if isinstance(error, SystemExit) and self._forced_stop and self.run_of(job) is not None:
             raise error
         run = self.run_of(job)
-        if run is not None and (run.lost or (_has_callbacks(job) and not run.still_ours(self.connection))):
+        if run is not None and (run.lost or (has_callbacks(job) and not run.still_ours(self.connection))):
             raise RunLostError(job.id)
         super().handle_execution_ended(job, *args, **kwargs)  # type: ignore[misc]
 
@@ -324,6 +324,7 @@ class LockedJobs:
     _stopped_job_id: str | None = None
 
 
-def _has_callbacks(job: Job) -> bool:
+def has_callbacks(job: Job) -> bool:
+    """Tell whether the user's code runs between a job's end and RQ's write."""
     # Their names alone: looking at a callback itself would import it.
     return bool(job._success_callback_name or job._failure_callback_name)

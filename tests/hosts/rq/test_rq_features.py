@@ -1,0 +1,123 @@
+"""What RQ's users rely on goes on under locks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import redis
+import rq_jobs
+from conftest import FAST, HERE, StartWorker, runs, until
+from rq import Queue
+from rq.command import send_stop_job_command
+from rq.job import Job, JobStatus
+from rq.registry import FailedJobRegistry
+from rq.serializers import JSONSerializer
+from test_rq_locks import FORKING, SIMPLE, lock_key
+
+from echomq_plugin.embedded import EmbeddedServer
+
+
+class MyJob(Job):
+    """A job class of an app's own."""
+
+
+class MyQueue(Queue):
+    """And its queue class."""
+
+    job_class = MyJob
+
+
+def test_stop_job_stops_the_job_and_the_lock_is_given_back(client: redis.Redis, start_worker: StartWorker) -> None:
+    queue = Queue("q", connection=client)
+    job = queue.enqueue(rq_jobs.wait_for_key, "go")
+    worker = start_worker("q", worker_class=FORKING)
+    until(lambda: runs(client, job.id) == ["start"])
+    send_stop_job_command(client, job.id)
+    until(lambda: job.get_status() == JobStatus.STOPPED)
+    assert job.id in FailedJobRegistry(queue=queue)
+    until(lambda: not client.exists(lock_key("q", job.id), "emq:q:held"))
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+
+
+def test_stop_job_leaves_a_simple_worker_alive(client: redis.Redis, start_worker: StartWorker) -> None:
+    """It has no work-horse, and process group 0 would be its own."""
+    job = Queue("q", connection=client).enqueue(rq_jobs.wait_for_key, "go")
+    worker = start_worker("--burst", "q", worker_class=SIMPLE)
+    until(lambda: runs(client, job.id) == ["start"])
+    send_stop_job_command(client, job.id)
+    client.set("go", 1)
+    assert worker.wait() == 0
+    assert job.get_status() == JobStatus.FINISHED
+
+
+def test_classes_and_serializers_of_an_apps_own(client: redis.Redis, start_worker: StartWorker) -> None:
+    """Also where such a job comes back from a dead worker."""
+    options = ["--job-class", "test_rq_features.MyJob", "--queue-class", "test_rq_features.MyQueue"]
+    options += ["--serializer", "rq.serializers.JSONSerializer"]
+    queue = MyQueue("q", connection=client, serializer=JSONSerializer)
+    victim = start_worker(*options, "q")
+    job = queue.enqueue(rq_jobs.sleep_first_time, 60)
+    until(lambda: runs(client, job.id) == ["start"])
+    victim.kill()
+    start_worker(*options, "q")
+    until(lambda: job.get_status() == JobStatus.FINISHED)
+    assert runs(client, job.id) == ["start", "start", "end"]
+
+
+@pytest.mark.parametrize("worker_class", [FORKING, SIMPLE])
+def test_scheduled_jobs_are_enqueued(worker_class: str, client: redis.Redis, start_worker: StartWorker) -> None:
+    job = Queue("q", connection=client).enqueue_in(timedelta(seconds=1), rq_jobs.sleep, 0.1)
+    worker = start_worker("--with-scheduler", "q", worker_class=worker_class)
+    until(lambda: job.get_status() == JobStatus.FINISHED)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+
+
+def test_a_worker_pool_of_locked_workers(server: EmbeddedServer, client: redis.Redis) -> None:
+    jobs = [Queue("q", connection=client).enqueue(rq_jobs.sleep, 0.1) for _ in range(4)]
+    rq = str(Path(sys.executable).with_name("rq"))
+    path = os.pathsep.join([str(HERE.parents[2]), str(HERE)])
+    pool = subprocess.run(
+        [rq, "worker-pool", "-w", FORKING, "-n", "2", "--burst", "--url", server.url, "q"],
+        env={**os.environ, **FAST, "PYTHONPATH": path, "TEST_REDIS_URL": server.url},
+        timeout=60,
+        check=False,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    assert pool.returncode == 0
+    assert all(job.get_status() == JobStatus.FINISHED for job in jobs)
+    assert not client.exists("emq:q:held")
+
+
+def test_a_forking_worker_in_a_patched_process_works_and_says_what_to_use(
+    client: redis.Redis, start_worker: StartWorker
+) -> None:
+    """Its work-horses neither hang nor disturb the renewal."""
+    queue = Queue("q", connection=client)
+    jobs = [queue.enqueue(rq_jobs.sleep, 0.05) for _ in range(8)]
+    long = queue.enqueue(rq_jobs.sleep, 3)
+    worker = start_worker("--burst", "q", worker_class=FORKING, patched=True)
+    assert worker.wait() == 0
+    assert all(job.get_status() == JobStatus.FINISHED for job in [*jobs, long])
+    assert runs(client, long.id) == ["start", "end"]
+    assert "use GeventWorker" in worker.log()
+
+
+def test_two_hundred_work_horses_while_the_worker_renews(client: redis.Redis, start_worker: StartWorker) -> None:
+    """Renewal calls every 50 ms or so, and a fork at any moment of them."""
+    queue = Queue("q", connection=client)
+    jobs = [queue.enqueue(rq_jobs.nothing) for _ in range(200)]
+    worker = start_worker(
+        "--burst", "--quiet", "q", ECHOMQ_LOCK_DURATION="600", ECHOMQ_LOCK_RENEW_TIME="100", ECHOMQ_CALL_LIMIT_MS="240"
+    )
+    assert worker.wait(110) == 0
+    assert all(job.get_status() == JobStatus.FINISHED for job in jobs)
+    assert not client.exists("emq:q:held")
