@@ -27,6 +27,8 @@ def has_spawn_worker() -> bool:
     return True
 
 
+# The others are held to the same rules by test_rq_contract.py.
+WITH_WORK_HORSES = [FORKING, *([SPAWNING] if has_spawn_worker() else [])]
 WORKERS = [FORKING, SIMPLE, GEVENT, *([SPAWNING] if has_spawn_worker() else [])]
 
 
@@ -34,7 +36,7 @@ def lock_key(queue: str, job_id: str) -> str:
     return f"emq:{queue}:{job_id}:lock"
 
 
-@pytest.mark.parametrize("worker_class", WORKERS)
+@pytest.mark.parametrize("worker_class", WITH_WORK_HORSES)
 def test_a_job_longer_than_its_lock_keeps_it_and_gives_it_back(
     worker_class: str, client: redis.Redis, start_worker: StartWorker
 ) -> None:
@@ -56,7 +58,7 @@ def test_a_job_longer_than_its_lock_keeps_it_and_gives_it_back(
     assert not client.exists(lock_key("q", job.id), "emq:q:held", "emq:q:held-data", "emq:q:stalled-count")
 
 
-@pytest.mark.parametrize("worker_class", WORKERS)
+@pytest.mark.parametrize("worker_class", WITH_WORK_HORSES)
 def test_a_second_delivery_of_a_running_run_is_dropped(
     worker_class: str, client: redis.Redis, start_worker: StartWorker
 ) -> None:
@@ -149,7 +151,7 @@ def test_a_work_horse_that_is_killed_fails_its_job_and_its_lock_is_given_back(
     assert not client.exists(lock_key("q", job.id), "emq:q:held")
 
 
-@pytest.mark.parametrize("worker_class", WORKERS)
+@pytest.mark.parametrize("worker_class", WITH_WORK_HORSES)
 def test_a_warm_shutdown_waits_for_the_job_and_keeps_its_lock(
     worker_class: str, client: redis.Redis, start_worker: StartWorker
 ) -> None:
@@ -167,7 +169,7 @@ def test_a_warm_shutdown_waits_for_the_job_and_keeps_its_lock(
     assert not client.exists("emq:q:held")
 
 
-@pytest.mark.parametrize("worker_class", WORKERS)
+@pytest.mark.parametrize("worker_class", WITH_WORK_HORSES)
 def test_a_cold_shutdown_puts_the_job_back(worker_class: str, client: redis.Redis, start_worker: StartWorker) -> None:
     """It was interrupted: it has neither failed nor stalled."""
     queue = Queue("q", connection=client)

@@ -13,7 +13,7 @@ from conftest import FAST, LOCK_DURATION, STALLED_INTERVAL, StartWorker, runs, u
 from rq import Callback, Queue, Retry
 from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry, StartedJobRegistry
-from test_rq_locks import FORKING, SIMPLE, WORKERS, lock_key
+from test_rq_locks import FORKING, SIMPLE, WITH_WORK_HORSES, lock_key
 
 from echomq_plugin.embedded import EmbeddedServer
 from echomq_plugin.events import StalledJob
@@ -31,7 +31,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("worker_class", WORKERS)
+@pytest.mark.parametrize("worker_class", WITH_WORK_HORSES)
 def test_a_killed_workers_job_runs_again_on_another(
     worker_class: str, client: redis.Redis, start_worker: StartWorker
 ) -> None:
@@ -93,7 +93,7 @@ def test_a_job_that_kills_its_workers_is_failed_with_a_message_that_says_why(
     assert client.zcard(StartedJobRegistry(queue=queue).key) == 0
 
 
-@pytest.mark.parametrize("worker_class", WORKERS)
+@pytest.mark.parametrize("worker_class", WITH_WORK_HORSES)
 def test_a_worker_whose_lock_is_taken_stops_its_job_and_writes_nothing(
     worker_class: str, client: redis.Redis, start_worker: StartWorker
 ) -> None:
@@ -117,6 +117,20 @@ def test_a_worker_whose_lock_is_taken_stops_its_job_and_writes_nothing(
     assert "lock lost" in worker.log()
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
+
+
+def test_a_job_whose_lock_vanishes_runs_again(client: redis.Redis, start_worker: StartWorker) -> None:
+    """Its work-horse is killed first."""
+    queue = Queue("q", connection=client)
+    start_worker("q")
+    job = queue.enqueue(rq_jobs.sleep_first_time, 60)
+    until(lambda: runs(client, job.id) == ["start"])
+    work_horse = int(client.get(f"pid:{job.id}"))
+    client.delete(lock_key("q", job.id))
+    until(lambda: runs(client, job.id)[:2] == ["start", "start"])
+    assert not alive(work_horse)
+    until(lambda: job.get_status() == JobStatus.FINISHED)
+    assert runs(client, job.id) == ["start", "start", "end"]
 
 
 def test_a_work_horse_that_finds_its_lock_gone_writes_nothing(client: redis.Redis, start_worker: StartWorker) -> None:
