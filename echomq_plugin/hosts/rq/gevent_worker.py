@@ -182,7 +182,8 @@ class GeventWorker(StopsJobs):
     def handle_execution_ended(self, job: Job, *args: Any, **kwargs: Any) -> None:
         """Leave RQ's code also where the job was stopped, or its lock is lost: neither has failed."""
         waiting = HERE.slot.reason if HERE.slot is not None else None
-        if isinstance(waiting, (StopJob, LockLostInterrupt)) or (isinstance(waiting, SystemExit) and self._forced_stop):
+        lost = isinstance(waiting, LockLostInterrupt) and HERE.run is not None and HERE.run.lost
+        if waiting is not None and (lost or isinstance(waiting, StopJob) or self._forced_stop):
             raise waiting
         if has_callbacks(job):
             super().handle_execution_ended(job, *args, **kwargs)

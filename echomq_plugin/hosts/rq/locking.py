@@ -220,6 +220,8 @@ class LockedJobs:
                 deliveries.put_back(job, queue, at_front=at_front, again=again)
             except (RedisError, OSError) as error:
                 self.log.error("Worker %s: job %s cannot be put back yet (%s)", self.name, job.id, error)
+                if self._forced_stop:
+                    return
                 again = True
                 self.pause(self.lock_plugin.options.denied_pause_ms)
             else:

@@ -14,6 +14,11 @@ from rq.job import Job, JobStatus
 from rq.queue import Queue
 from rq.timeouts import BaseDeathPenalty
 
+try:
+    from rq.rate_limit import release_slot
+except ImportError:  # RQ before 3.0
+    release_slot = None
+
 from echomq_plugin.attach import hookimpl_for
 from echomq_plugin.connections import Client
 from echomq_plugin.events import StalledJob
@@ -127,7 +132,11 @@ def fail_abandoned(stalled: StalledJob, job: Job, queue: Queue, lock_key: str) -
         job._handle_failure(why, pipeline)
         pipeline.execute()
     _call_failure_callback(job, why)
+    if hasattr(job, "send_webhooks"):
+        job.send_webhooks(JobStatus.FAILED, exc_string=why)
     queue.enqueue_dependents(job)
+    if release_slot is not None:
+        release_slot(job)
 
 
 def _has_ended(job: Job) -> bool:

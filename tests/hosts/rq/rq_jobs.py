@@ -84,3 +84,9 @@ def give_back(times: int) -> object:
 
 def nothing() -> None:
     pass
+
+
+def has_a_hub() -> bool:
+    from gevent._hub_local import get_hub_if_exists
+
+    return get_hub_if_exists() is not None

@@ -18,7 +18,7 @@ from rq.command import send_stop_job_command
 from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry
 from rq.serializers import JSONSerializer
-from test_rq_locks import FORKING, SIMPLE, lock_key
+from test_rq_locks import FORKING, GEVENT, SIMPLE, lock_key
 
 from echomq_plugin.embedded import EmbeddedServer
 
@@ -121,3 +121,24 @@ def test_two_hundred_work_horses_while_the_worker_renews(client: redis.Redis, st
     assert worker.wait(110) == 0
     assert all(job.get_status() == JobStatus.FINISHED for job in jobs)
     assert not client.exists("emq:q:held")
+
+
+def test_a_work_horse_inherits_no_hub(client: redis.Redis, start_worker: StartWorker) -> None:
+    """The worker's own thread makes none: what the library needs one for runs in another thread."""
+    jobs = [Queue("q", connection=client).enqueue(rq_jobs.has_a_hub) for _ in range(2)]
+    assert start_worker("--burst", "q", worker_class=FORKING).wait() == 0
+    assert [job.latest_result().return_value for job in jobs] == [False, False]
+
+
+@pytest.mark.parametrize("worker_class", [FORKING, SIMPLE, GEVENT])
+def test_a_job_held_too_long_is_failed_in_rqs_way(
+    worker_class: str, client: redis.Redis, start_worker: StartWorker
+) -> None:
+    """Its lock is still its own, so RQ may say so; it does not come back."""
+    queue = Queue("q", connection=client)
+    job = queue.enqueue(rq_jobs.sleep, 60)
+    worker = start_worker("--burst", "q", worker_class=worker_class, ECHOMQ_MAX_HOLD_MS="1000")
+    assert worker.wait() == 0
+    assert job.get_status() == JobStatus.FAILED
+    assert runs(client, job.id) == ["start"]
+    assert not client.exists("emq:q:held", lock_key("q", job.id))
