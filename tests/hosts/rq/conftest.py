@@ -102,6 +102,7 @@ def start_worker(server: EmbeddedServer, client: redis.Redis, tmp_path: Path) ->
     yield start
     for worker in started:
         worker.close()
+        print(f"--- {worker.log_path.name}\n{worker.log()[-4_000:]}")  # pytest shows it for a test that fails
     for pid in client.lrange("pids", 0, -1):
         try:
             os.kill(int(pid), signal.SIGKILL)
