@@ -79,4 +79,4 @@ class Callbacks:
         try:
             caller.call(function, self._limit_ms)
         except BaseException as error:  # a callback may raise anything, and none of it may pass
-            log_hook_failure("callbacks", type(report).__name__, error)
+            log_hook_failure("callbacks", type(report).__name__, error, caller, self._limit_ms)

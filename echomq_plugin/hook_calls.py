@@ -32,7 +32,7 @@ def call_each(
         try:
             result = caller.call(_bound(implementation, arguments), limit_ms)
         except BaseException as error:  # a hook may raise anything, and none of it may pass
-            log_hook_failure(implementation.plugin_name, hook, error)
+            log_hook_failure(implementation.plugin_name, hook, error, caller, limit_ms)
             yield None, error
         else:
             yield result, None

@@ -7,6 +7,7 @@ one thing of an event loop that other threads may touch.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -163,12 +164,12 @@ class DedicatedHub:
         self._lock: NativeLock = allocate_lock()
         self._done: NativeLock = allocate_lock()
         self._abort_signal: Any = None
-        self._started = False
+        self._pid: int | None = None
 
     def start(self) -> None:
         """Start the thread. It never keeps a process alive."""
         get_hub_class_ready()
-        self._started = True
+        self._pid = os.getpid()
         self._done.acquire()
         try:
             start_thread(self._main)
@@ -193,7 +194,10 @@ class DedicatedHub:
         Join the thread before the interpreter goes.
 
         Leaving with the thread alive ends some processes by SIGSEGV. The caller's hub may be gone: wait natively.
+        A child of the process that started it has inherited the call, but not the thread.
         """
+        if self._pid != os.getpid():
+            return
         self._ask_to_stop()
         if not self._ended(EXIT_JOIN_S / 4):
             self._abort()
@@ -205,7 +209,7 @@ class DedicatedHub:
             task.wake()
 
     def _ended(self, timeout_s: float) -> bool:
-        if not self._started:
+        if self._pid is None:
             return True
         if not self._done.acquire(True, timeout_s):
             return False

@@ -263,4 +263,4 @@ class JobLocks:
         try:
             caller.call(lambda: cancel(lock, lost), self.options.hook_limit_ms)
         except BaseException as error:  # the next lost lock must not wait for a host's mistake
-            log_hook_failure(str(cast("object", cancel)), "cancel", error)
+            log_hook_failure(str(cast("object", cancel)), "cancel", error, caller, self.options.hook_limit_ms)

@@ -16,7 +16,7 @@ import gevent
 from gevent import get_hub
 
 from echomq_plugin.callers import Caller, HubCaller, NativeCaller, destroy_hub_of_this_thread
-from echomq_plugin.native import allocate_lock, native_sleep, pause, start_thread, uses_gevent
+from echomq_plugin.native import allocate_lock, hub_of_this_thread, native_sleep, pause, start_thread, uses_gevent
 
 HUB_MAY_TAKE_S = 1.0
 """How long the host's hub may leave a report lying before the native thread takes it."""
@@ -111,6 +111,12 @@ class Lane(Generic[T]):
         """Let the native thread end once nothing is left; a later ``post`` starts it anew."""
         self._stopping = True
         self._wake_thread()
+        with self._lock:
+            # A watcher is freed on its own hub, or with it.
+            if self._watcher is not None and self._hub is hub_of_this_thread():
+                watcher, self._watcher, self._hub = self._watcher, None, None
+                watcher.stop()
+                watcher.close()
 
     def _wake_thread(self) -> None:
         try:

@@ -131,15 +131,21 @@ class LockManager:
             tasks = [Task(body, clock_wait) for body in bodies]
             state.renewal_task = tasks[0]
             dedicated = self.options.dedicated_hub and self._own_clock is None
-            state.hub = (DedicatedHub if dedicated else CallersHub)(tasks, self.connections.close_thread)
+            # On the app's hub other greenlets use the same connections, and may be in the middle of their calls.
+            hub: HubRunner = (
+                DedicatedHub(tasks, self.connections.close_thread)
+                if dedicated
+                else CallersHub(tasks, self.connections.drop_idle)
+            )
+            state.hub = hub
         if self._outbox == self._callbacks.post:
             self._callbacks.open()
         try:
-            state.hub.start()
+            hub.start()
         except BaseException:
             state.hub = None
             raise
-        atexit.register(self._at_exit, state)
+        atexit.register(hub.stop_at_exit)
 
     def track_job(self, job_id: object, token: object, queue: str | None = None) -> None:
         """
@@ -194,9 +200,9 @@ class LockManager:
         state = self._state()
         hub, state.hub = state.hub, None
         self._started = False
-        if hub is not None:
-            hub.stop()  # switches greenlets
-            atexit.unregister(self._at_exit)
+        # A stop that is interrupted, or gives up, leaves it to the interpreter's exit to wait for the thread.
+        if hub is not None and hub.stop():  # switches greenlets
+            atexit.unregister(hub.stop_at_exit)
         self._callbacks.close()
         return idle
 
@@ -341,10 +347,6 @@ class LockManager:
         if state is None:
             state = self._states.setdefault(pid, _ProcessState(self.options))
         return state
-
-    def _at_exit(self, state: _ProcessState) -> None:
-        if state.pid == os.getpid() and state.hub is not None:
-            state.hub.stop_at_exit()
 
     def _queue(self, queue: str | None) -> str:
         return self.queue if queue is None else key_part("queue", queue)

@@ -8,6 +8,7 @@ from typing import Any
 from gevent import monkey
 from pluggy import HookimplMarker
 
+from echomq_plugin.callers import Caller
 from echomq_plugin.events import LostLock, StalledJob
 from echomq_plugin.hook_namespace import HookNamespace
 from echomq_plugin.native import hub_of_this_thread
@@ -71,17 +72,28 @@ def log_plugin(project_name: str) -> Any:
     return HookNamespace(**{function.__name__: marker(function) for function in functions})
 
 
-def log_hook_failure(plugin_name: str, hook: str, error: BaseException) -> None:
-    """Log that one implementation of a hook failed, with its plugin's name and its traceback."""
-    logger.error(
-        "hook failed: %s of plugin %r: %s: %s",
-        hook,
-        plugin_name,
-        type(error).__name__,
-        error,
-        exc_info=error,
-        extra={"echomq_event": "hook failed", "echomq_plugin_name": plugin_name, "echomq_hook": hook},
-    )
+def log_hook_failure(plugin_name: str, hook: str, error: BaseException, caller: Caller, limit_ms: int) -> None:
+    """
+    Log that one implementation of a hook failed, with its plugin's name and its traceback.
+
+    Through a caller, because handlers are host code too: one whose lock is held must not keep the next plugin waiting.
+    """
+
+    def log() -> None:
+        logger.error(
+            "hook failed: %s of plugin %r: %s: %s",
+            hook,
+            plugin_name,
+            type(error).__name__,
+            error,
+            exc_info=error,
+            extra={"echomq_event": "hook failed", "echomq_plugin_name": plugin_name, "echomq_hook": hook},
+        )
+
+    try:
+        caller.call(log, limit_ms)
+    except Exception:
+        pass  # there is nowhere left to say so
 
 
 def log_patching(dedicated_hub: bool) -> None:

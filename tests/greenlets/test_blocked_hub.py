@@ -11,10 +11,10 @@ import time
 
 import gevent
 import pytest
+from faults.waiting import eventually, let_pass
 
 from echomq_plugin import LockOptions, attach
 from echomq_plugin.native import native_sleep, start_thread
-from faults.waiting import eventually, let_pass
 
 LOCK_MS = 1_500
 JOBS = [str(number) for number in range(20)]
@@ -93,7 +93,6 @@ def test_a_log_handlers_lock_that_the_host_holds_delays_neither_renewal_nor_the_
             handler.release()
         assert all(lock.confirm() for lock in locks)
         assert recorder.lost == []
-        print('TOLD', told)
         assert told >= 3
         for lock in locks:
             plugin.job_finish(lock, "completed")
@@ -122,9 +121,7 @@ def test_all_signals_are_blocked_in_the_threads_of_the_library(server, client, p
     plugin = start(pm, server)
     lock = plugin.job_start("mail", "1")
     eventually(lambda: recorder.renewed)
-    blockable = {
-        number for number in signal.valid_signals() if number not in (signal.SIGKILL, signal.SIGSTOP)
-    }
+    blockable = {number for number in signal.valid_signals() if number not in (signal.SIGKILL, signal.SIGSTOP)}
     ours = set(os.listdir("/proc/self/task")) - before
     assert ours
     for thread in ours:

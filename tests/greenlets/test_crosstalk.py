@@ -10,7 +10,7 @@ GREENLETS = 500
 
 
 def test_500_greenlets_that_start_and_finish_jobs_during_ticks_get_their_own_answers(server, client, pm, recorder):
-    # Three ticks at least pass; the call limit is wide because 500 greenlets share two cores with the rest of the suite.
+    # Three ticks at least pass. The call limit is wide: 500 greenlets share two cores with whatever else runs.
     options = LockOptions(lock_duration=30_000, lock_renew_time=800, call_limit_ms=10_000, stalled_interval=300)
     plugin = attach(pm, server.url, "mail", options)
     plugin.start()

@@ -1,4 +1,4 @@
-"""Forks beside a ticking manager (cases 55 and 57): a child makes everything anew, its parent's locks are no business of it."""
+"""Forks beside a ticking manager (cases 55 and 57): a child makes everything anew and leaves its parent alone."""
 
 from __future__ import annotations
 

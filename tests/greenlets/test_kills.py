@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gevent
 import pytest
-
-from echomq_plugin import FinishResult, Lock
 from faults.proxy import delay, script, swallow_reply
 from faults.waiting import eventually
+
+from echomq_plugin import FinishResult, Lock
 
 ACQUIRE, RELEASE = script("acquireLock-6"), script("releaseLock-6")
 
@@ -61,10 +61,10 @@ def test_a_kill_in_the_middle_of_a_start_leaves_no_lock_and_no_stray_reply(proxy
     assert client.hlen("emq:mail:held") == 0
 
 
-@pytest.mark.parametrize("fault", [delay(after_ms=250), swallow_reply, delay(before_ms=250)], ids=["late", "no", "slow"])
-def test_a_kill_in_the_middle_of_a_finish_gives_the_lock_back_all_the_same(
-    proxy, plugin, recorder, client, how, fault
-):
+@pytest.mark.parametrize(
+    "fault", [delay(after_ms=250), swallow_reply, delay(before_ms=250)], ids=["late", "no", "slow"]
+)
+def test_a_kill_in_the_middle_of_a_finish_gives_the_lock_back_all_the_same(proxy, plugin, recorder, client, how, fault):
     gevent.sleep(0)
     lock = plugin.job_start("mail", "1")
     rule = proxy.on(RELEASE, fault, times=1)
