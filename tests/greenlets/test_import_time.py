@@ -29,7 +29,7 @@ made = {name(o) for o in gc.get_objects() if id(o) not in known}
 suspect = ["lock", "Lock", "Semaphore", "Event", "Hub", "Greenlet", "socket", "Connection", "Thread", "local", "loop"]
 def values(module):
     return [f"{module.__name__}.{k}" for k, v in vars(module).items()
-            if any(word in name(v) for word in suspect) and not isinstance(v, type)]
+            if any(word in type(v).__name__ for word in suspect) and not isinstance(v, type)]
 held = [v for n, m in list(sys.modules.items()) if n.startswith("echomq_plugin") for v in values(m)]
 from gevent._hub_local import get_hub_if_exists
 say(
