@@ -15,7 +15,7 @@ from echomq_plugin.connections import read_settings
 from echomq_plugin.errors import AttachError
 from echomq_plugin.events import FinishResult, Outcome
 from echomq_plugin.hook_namespace import HookNamespace
-from echomq_plugin.hooks_check import OWN_NAME, check_hooks
+from echomq_plugin.hooks_check import OWN_NAME, check_hooks, no_such_hook
 from echomq_plugin.hookspecs import FIRST_RESULT, PREFIX, SPECS
 from echomq_plugin.job_locks import Cancel
 from echomq_plugin.locks import Lock
@@ -75,13 +75,16 @@ def attach(
         plugin.add_queue(queue)
         return plugin
     plugin = LockPlugin(pm, connection, queue, options or LockOptions.from_env(), cancel=cancel, clock=clock, side=side)
-    _add_specs(pm)
-    pm.register(_implementations(pm, plugin), OWN_NAME)
-    if not pm.has_plugin(LOG_NAME) and not pm.is_blocked(LOG_NAME):
-        pm.register(log_plugin(pm.project_name), LOG_NAME)
     try:
+        _add_specs(pm)
+        pm.register(_implementations(pm, plugin), OWN_NAME)
+        if not pm.has_plugin(LOG_NAME) and not pm.is_blocked(LOG_NAME):
+            pm.register(log_plugin(pm.project_name), LOG_NAME)
         _load_third_party(pm)
         check_hooks(pm)
+    except pluggy.PluginValidationError as error:
+        unregister(pm)
+        raise AttachError(f"pluggy refuses a plugin, compare its arguments with the hook's: {error}") from error
     except BaseException:
         unregister(pm)
         raise
@@ -154,23 +157,36 @@ def _load_third_party(pm: pluggy.PluginManager) -> None:
         # By hand, by entry point and by variable: one plugin acts once.
         if id(plugin) not in already and not pm.has_plugin(name) and not pm.is_blocked(name):
             already.add(id(plugin))
-            pm.register(_wrapped(pm, plugin), name)
+            pm.register(_wrapped(pm, name, plugin), name)
 
 
-def _wrapped(pm: pluggy.PluginManager, plugin: Any) -> Any:
+def _wrapped(pm: pluggy.PluginManager, plugin_name: str, plugin: Any) -> Any:
     """Mark a plugin's implementations for the manager's project; options of our own marker are kept."""
     wrapped = HookNamespace(wraps=plugin, loaded_by_echomq=True)
+    mark = f"{hookimpl.project_name}_impl"
     for name in dir(plugin):
+        # Statically: looking at a foreign attribute must not run its code.
+        if not name.startswith(PREFIX) and not hasattr(inspect.getattr_static(plugin, name, None), mark):
+            continue
         function = getattr(plugin, name)
-        if name.startswith(PREFIX) and name in SPECS and inspect.isroutine(function):
-            options = getattr(function, f"{hookimpl.project_name}_impl", None) or {}
-            setattr(wrapped, name, hookimpl_for(pm)(_copied(function), **options))
+        if not inspect.isroutine(function):
+            continue
+        options = getattr(function, mark, None) or {}
+        hook = options.get("specname") or name
+        if hook not in SPECS and not options.get("optionalhook"):
+            raise no_such_hook(plugin_name, name)
+        setattr(wrapped, name, hookimpl_for(pm)(_copied(function), **options))
     return wrapped
 
 
 def _copied(function: Any) -> Any:
-    """Return a function of the same signature that can be marked without marking the original."""
-    names = list(inspect.signature(function).parameters)
+    """Return a function with the arguments that a hook is given, which can be marked without marking the original."""
+    names = [
+        parameter.name
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        and parameter.default is parameter.empty
+    ]
     namespace: dict[str, Any] = {"original": function}
     source = f"def {function.__name__}({', '.join(names)}):\n    return original({', '.join(names)})\n"
     exec(source, namespace)  # noqa: S102  # pluggy reads argument names from the code object, not from a signature

@@ -137,7 +137,9 @@ class JobLocks:
             and held.entry_token == held.token
             and EntryData.unpack(held.entry_data).delivery == delivery
         )
-        pause = max(1, min(self.options.denied_pause_ms, held.left_ms))
+        # A lock without a life (no business of ours) says -1: that must not become a pause of nothing.
+        left_ms = held.left_ms if held.left_ms >= 0 else self.options.denied_pause_ms
+        pause = max(1, min(self.options.denied_pause_ms, left_ms))
         return LockHeldError(queue, job, same_delivery=same, retry_in_ms=pause)
 
     def _unlocked(self, queue: str, job: str, error: RedisCallError) -> Lock:

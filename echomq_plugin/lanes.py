@@ -89,7 +89,12 @@ class Lane(Generic[T]):
                     self._watcher = None
         if start:
             self._stopping = False
-            start_thread(self._run_natively)
+            try:
+                start_thread(self._run_natively)
+            except Exception:
+                # No more threads to be had: the hub may take the report, and the next post tries again.
+                with self._lock:
+                    self._thread_runs = False
         self._wake_thread()
 
     def drain(self, timeout_s: float, *, on_hub: bool) -> bool:
@@ -110,6 +115,13 @@ class Lane(Generic[T]):
     def stop(self) -> None:
         """Let the native thread end once nothing is left; a later ``post`` starts it anew."""
         self._stopping = True
+        with self._lock:
+            # Only its own hub may close a watcher; left open, each start and stop of a plugin would leave one behind.
+            ours = self._hub is not None and self._hub is hub_of_this_thread()
+            watcher, self._watcher = (self._watcher, None) if ours else (None, self._watcher)
+        if watcher is not None:
+            watcher.stop()
+            watcher.close()
         self._wake_thread()
         with self._lock:
             # A watcher is freed on its own hub, or with it.
