@@ -48,8 +48,9 @@ class DemoPlan:
         return LockOptions(
             lock_duration=self.lock_duration,
             stalled_interval=self.stalled_interval,
-            # Calls may take as long as fits: the machine may be slow, and none of this is about slow machines.
-            call_limit_ms=self.lock_duration // 4,
+            # Ticks that come often leave a call much of the lock's life: the machine may be slow.
+            lock_renew_time=self.lock_duration // 3,
+            call_limit_ms=self.lock_duration // 3,
             max_stalled_count=5,
             prefix=self.prefix,
         )

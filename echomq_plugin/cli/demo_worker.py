@@ -30,6 +30,7 @@ from echomq_plugin.native import native_sleep
 from echomq_plugin.plugin import LockPlugin
 
 _PUBLISH_MS = 150
+_START_TRIES = 10
 
 
 def hooks(pm: pluggy.PluginManager, meter: Meter) -> HookNamespace:
@@ -128,12 +129,22 @@ def work(plan: DemoPlan) -> None:
     )
     gevent.signal_handler(signal.SIGUSR1, block_hub)
     gevent.spawn(end_with_parent, plan.parent)
-    plugin.start()
+    start(plugin)
     publisher = Publisher(plan, plugin, meter)
     publisher.start()
     consumer.run()
     plugin.stop(timeout_ms=5_000)
     publisher.stop()
+
+
+def start(plugin: LockPlugin) -> None:
+    """Start the plugin, and be patient: the machine may be busy with starting all this."""
+    for _ in range(_START_TRIES):
+        try:
+            return plugin.start()
+        except RedisCallError:
+            gevent.sleep(0.2)
+    return plugin.start()
 
 
 def end_with_parent(parent: int) -> None:

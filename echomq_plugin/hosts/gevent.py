@@ -170,9 +170,12 @@ class Consumer:
             force: do not wait for jobs: put them back.
 
         """
-        self._stopping.set()
-        if force:
+        if not self._stopping.is_set():
+            self._stopping.set()
+            self._log(logging.INFO, "shutdown begins", running=len(self._running))
+        if force and not self._forced.is_set():
             self._forced.set()
+            self._log(logging.INFO, "shutdown is forced", running=len(self._running))
         # `run` may be waiting for a free slot.
         self._slots.release()
 
@@ -191,7 +194,7 @@ class Consumer:
         limit_ms = self._shutdown_timeout_ms
         gevent.wait([everything, self._forced], timeout=None if limit_ms is None else limit_ms / 1000, count=1)
         if not everything.ready():
-            self._forced.set()
+            self.stop(force=True)
             for job in list(self._running.values()):
                 job.kill()
             # Each may still confirm, write and release.

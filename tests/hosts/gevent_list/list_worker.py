@@ -9,6 +9,7 @@ Items are JSON: ``{"id": "a", "do": ["sleep", 0.1]}``. Each run writes when it b
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -67,6 +68,7 @@ def do(client: redis.Redis, job_id: str, what: str, *words: Any) -> None:
 
 def main() -> None:
     """Consume until told to stop."""
+    logging.basicConfig(level=logging.INFO)
     url, options = SETTINGS["url"], LockOptions(**SETTINGS["options"])
     client = redis.Redis.from_url(url)
 

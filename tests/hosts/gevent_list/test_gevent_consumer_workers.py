@@ -40,7 +40,7 @@ def test_deliveries_of_one_job_wait_for_each_other_and_none_is_dropped(world, wa
 
 @both
 def test_a_warm_shutdown_renews_until_the_last_job_ends_and_takes_nothing_more(world, wait_until, patched):
-    world.push("long", "sleep", 4)
+    world.push("long", "sleep", 5)
     worker = world.start_worker(concurrency=1, patched=patched)
     wait_until(world.running, "the job runs")
     world.push("later", "sleep", 0)
@@ -60,7 +60,8 @@ def test_a_second_sigterm_puts_the_running_jobs_back_to_be_taken_next(world, wai
     wait_until(lambda: len(world.running()) == 2, "both jobs run")
     world.push("later", "sleep", 600)
     worker.send_signal(signal.SIGTERM)
-    wait_until(lambda: world.client.llen("mail") == 1, "the waiting job stays")
+    # Two signals that come at once may be delivered as one.
+    wait_until(lambda: "shutdown begins" in world.log(worker), "the first signal is heard")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(45) == 0
     assert {run.end for run in world.runs()} == {"GreenletExit"}
@@ -84,14 +85,15 @@ def test_a_shutdown_is_forced_once_its_time_is_over(world, wait_until):
 def test_a_restart_of_redis_in_the_middle_loses_no_job(own_world, wait_until, patched):
     for number in range(200):
         own_world.push(f"job-{number}", "sleep", 0.3)
-    worker = own_world.start_worker(patched=patched, lock_duration=6_000)
+    worker = own_world.start_worker(patched=patched, lock_duration=6_000, lock_renew_time=1_000)
     wait_until(lambda: len(own_world.completed()) > 20, "jobs complete")
-    own_world.server.restart()
+    own_world.server.stop()
+    wait_until(lambda: "redis unreachable" in own_world.log(worker), "it is noticed")
+    own_world.server.start()
     wait_until(lambda: len(own_world.completed()) == 200, "all jobs complete")
     wait_until(lambda: own_world.traces() == [], "nothing is left")
     assert own_world.overlapping() == []
     assert worker.poll() is None
-    assert own_world.log(worker).count("redis unreachable") == 1
 
 
 def test_a_job_that_kills_its_workers_ends_among_the_failed_ones(world, wait_until):
@@ -120,7 +122,7 @@ def test_a_job_that_ends_its_process_counts_as_stalled(world, wait_until):
 def test_a_job_that_blocks_the_hub_for_longer_than_a_lock_lives_loses_no_lock(world, wait_until):
     for number in range(10):
         world.push(f"job-{number}", "sleep", 1)
-    world.push("blocks", "block", 3)
+    world.push("blocks", "block", 4)
     world.start_worker()
     world.start_worker()
     wait_until(lambda: len(world.completed()) == 11, "all jobs complete")
