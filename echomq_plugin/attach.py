@@ -11,7 +11,6 @@ from typing import Any, cast
 import pluggy
 
 from echomq_plugin.clocks import Clock
-from echomq_plugin.connections import read_settings
 from echomq_plugin.errors import AttachError
 from echomq_plugin.events import FinishResult, Outcome
 from echomq_plugin.hook_namespace import HookNamespace
@@ -23,6 +22,7 @@ from echomq_plugin.log import log_plugin
 from echomq_plugin.options import LockOptions
 from echomq_plugin.plugin import LockPlugin
 from echomq_plugin.reports import Side
+from echomq_plugin.server_settings import read_settings
 
 ENTRY_POINT_GROUP = "echomq"
 PLUGINS_VARIABLE = "ECHOMQ_PLUGINS"

@@ -10,137 +10,25 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import gevent
-import redis
 from gevent.hub import Hub
 from gevent.lock import BoundedSemaphore
-from redis.backoff import NoBackoff
-from redis.cluster import ClusterNode, RedisCluster
-from redis.connection import ConnectionPool
-from redis.retry import Retry
-from redis.sentinel import Sentinel, SentinelConnectionPool
 
-from echomq_plugin.errors import ConnectionKindError, RedisCallError
+from echomq_plugin.clients import Client, make_client
+from echomq_plugin.cluster import ClusterClient
+from echomq_plugin.errors import RedisCallError
 from echomq_plugin.native import thread_id, uses_gevent
-from echomq_plugin.sockets import Deadline, connection_class
+from echomq_plugin.server_settings import read_settings
+from echomq_plugin.sockets import Deadline
 
-_maintenance: Any
-try:
-    import redis.maint_notifications as _maintenance
-except ImportError:  # an older driver; looked for here and not in the renewal thread
-    _maintenance = None
-
-Client = Any
-"""A ``redis.Redis`` or a ``RedisCluster``: redis-py's own types do not say what a raw command returns."""
+__all__ = ["Client", "Connections"]
 
 T = TypeVar("T")
 
 MOST_CALLS_AT_ONCE = 64
 """Calls of one native thread under way at once; more wait for their turn, within their limit."""
-
-_SETTINGS = frozenset(
-    [
-        "host",
-        "port",
-        "path",
-        "db",
-        "username",
-        "password",
-        "credential_provider",
-        "protocol",
-        "client_name",
-        "socket_type",
-        "redis_connect_func",
-        "parser_class",
-        "socket_read_size",
-    ]
-)
-
-
-@dataclass(frozen=True)
-class ServerSettings:
-    """
-    How to reach a server, as read from the host's client.
-
-    Attributes:
-        kind: ``node``, ``sentinel`` or ``cluster``.
-        original_class: the connection class of the host's client.
-        settings: what its connections are made with.
-        nodes: (host, port) of the start-up nodes of a cluster.
-        sentinels: the settings of each sentinel.
-        service: the name of the master that the sentinels watch.
-
-    """
-
-    kind: Literal["node", "sentinel", "cluster"]
-    original_class: type[Any]
-    settings: dict[str, Any]
-    nodes: tuple[tuple[str, int], ...] = ()
-    sentinels: tuple[dict[str, Any], ...] = ()
-    service: str = ""
-
-
-def read_settings(connection: object) -> ServerSettings:
-    """
-    Read the settings of a server. No I/O, but for what a callable does by itself.
-
-    Args:
-        connection: a ``redis.Redis``, a ``RedisCluster``, a URL, or a callable that returns one of them.
-
-    Raises:
-        ConnectionKindError: it is none of them.
-
-    """
-    if callable(connection) and not isinstance(connection, redis.Redis | RedisCluster):
-        connection = connection()
-    if isinstance(connection, str):
-        try:
-            connection = redis.Redis.from_url(connection)
-        except ValueError as error:
-            raise ConnectionKindError(connection, f"no Redis URL ({error}): write redis://host:port/db") from error
-    if isinstance(connection, RedisCluster):
-        return _cluster_settings(connection)
-    if not isinstance(connection, redis.Redis):
-        wanted = "pass a redis.Redis, a RedisCluster, a URL, or a callable that returns one"
-        if type(connection).__module__.startswith("redis.asyncio"):
-            wanted = "an asyncio client cannot be used: " + wanted
-        raise ConnectionKindError(connection, wanted)
-    pool = connection.connection_pool
-    settings = _chosen(pool.connection_kwargs, pool.connection_class)
-    if isinstance(pool, SentinelConnectionPool):
-        settings.pop("host", None)
-        settings.pop("port", None)
-        sentinels = tuple(
-            _chosen(sentinel.connection_pool.connection_kwargs, sentinel.connection_pool.connection_class)
-            for sentinel in pool.sentinel_manager.sentinels
-        )
-        return ServerSettings(
-            "sentinel", pool.connection_class, settings, sentinels=sentinels, service=pool.service_name
-        )
-    return ServerSettings("node", pool.connection_class, settings)
-
-
-def _chosen(settings: dict[str, Any], original_class: type[Any]) -> dict[str, Any]:
-    if not original_class.__module__.startswith("redis."):
-        # A test double: only it knows what its settings mean.
-        return {**settings, "decode_responses": False}
-    return {name: value for name, value in settings.items() if name in _SETTINGS or name.startswith("ssl_")}
-
-
-def _cluster_settings(cluster: RedisCluster) -> ServerSettings:
-    manager: Any = cluster.nodes_manager
-    settings = _chosen(manager.connection_kwargs, redis.Connection)
-    # A cluster client puts its own first command there, bound to itself.
-    settings.pop("redis_connect_func", None)
-    settings.pop("host", None)
-    settings.pop("port", None)
-    original = redis.SSLConnection if manager.connection_kwargs.get("ssl") else redis.Connection
-    known = {**manager.startup_nodes, **manager.nodes_cache}
-    nodes = tuple((node.host, int(node.port)) for node in known.values())
-    return ServerSettings("cluster", original, settings, nodes=nodes)
 
 
 class _ThreadClient:
@@ -154,9 +42,8 @@ class _ThreadClient:
 
     def pools(self) -> list[Any]:
         """Return the pools of all its connections."""
-        if isinstance(self.client, RedisCluster):
-            nodes = [node.redis_connection for node in self.client.get_nodes()]
-            return [client.connection_pool for client in nodes if client is not None]
+        if isinstance(self.client, ClusterClient):
+            return self.client.pools()
         return [self.client.connection_pool]
 
 
@@ -233,7 +120,7 @@ class Connections:
 
         redis-py imports a good deal when the first connection is made, and the renewal thread must import nothing.
         """
-        # A cluster client would talk to its nodes; the connections that it makes are those of a single node.
+        # A cluster client makes its connections node by node, and they are those of a single server.
         server = dataclasses.replace(self.server, kind="node") if self.is_cluster else self.server
         make_client(server, self.call_limit_ms / 1000, Deadline(), on_hub=True).connection_pool.make_connection()
 
@@ -270,6 +157,8 @@ class Connections:
         return mine
 
     def _drop(self, mine: _ThreadClient | None) -> None:
+        if mine is not None and isinstance(mine.client, ClusterClient):
+            mine.client.forget()
         for pool in mine.pools() if mine is not None else ():
             # Idle ones only: others are in the middle of the calls of other greenlets.
             pool.disconnect(inuse_connections=False)
@@ -278,42 +167,3 @@ class Connections:
 def _has_no_owner(expired: gevent.Timeout) -> bool:
     """Tell a Timeout that was only raised from one that a caller further up started: that one must pass."""
     return expired.seconds is None and not expired.pending
-
-
-def make_client(server: ServerSettings, limit_s: float, deadline: Deadline, *, on_hub: bool) -> Client:
-    """Make a client of our own. Only a cluster client talks to the server for it."""
-    ours = connection_class(server.original_class, on_hub=on_hub)
-    settings: dict[str, Any] = {
-        **server.settings,
-        "socket_timeout": limit_s,
-        "socket_connect_timeout": limit_s,
-        "retry": Retry(NoBackoff(), 0),
-        # Ids that other runtimes wrote may be any bytes: what `text` decoded must come out as it came in.
-        "encoding_errors": "surrogateescape",
-        "health_check_interval": 0,
-    }
-    if server.kind == "cluster":
-        nodes = [ClusterNode(host, port) for host, port in server.nodes]
-        if issubclass(server.original_class, redis.SSLConnection):
-            settings["ssl"] = True
-        return RedisCluster(startup_nodes=nodes, **settings)
-    settings.update(no_maintenance_notices())
-    if ours is not None:
-        settings["deadline"] = deadline
-    chosen_class = ours or server.original_class
-    if server.kind == "sentinel":
-        # The sentinels' own connections are plain clients with limits of their own.
-        manager = Sentinel([])
-        manager.sentinels = [
-            redis.Redis(**{**sentinel, "socket_timeout": limit_s, "socket_connect_timeout": limit_s})
-            for sentinel in server.sentinels
-        ]
-        return manager.master_for(server.service, redis_class=redis.Redis, connection_class=chosen_class, **settings)
-    return redis.Redis(connection_pool=ConnectionPool(connection_class=chosen_class, **settings))
-
-
-def no_maintenance_notices() -> dict[str, Any]:
-    """Return the setting that keeps newer drivers from moving connections by themselves; empty for older ones."""
-    if _maintenance is None:
-        return {}
-    return {"maint_notifications_config": _maintenance.MaintNotificationsConfig(enabled=False)}

@@ -96,6 +96,12 @@ def log_hook_failure(plugin_name: str, hook: str, error: BaseException, caller: 
         pass  # there is nowhere left to say so
 
 
+def log_server(warnings: tuple[str, ...]) -> None:
+    """Warn at start, once for each, of what the server will do harm with some day."""
+    for advice in warnings:
+        log_event(logging.WARNING, "server unsafe", advice=advice)
+
+
 def log_patching(dedicated_hub: bool) -> None:
     """Say so when a gevent app is not monkey-patched: its blocking calls hold up its hub, and all that runs there."""
     if hub_of_this_thread() is not None and not monkey.is_module_patched("socket"):

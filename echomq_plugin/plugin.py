@@ -23,12 +23,12 @@ from echomq_plugin.job_locks import Cancel, JobLocks
 from echomq_plugin.keys import QueueKeys, key_part
 from echomq_plugin.lock_manager import LockManager
 from echomq_plugin.locks import Lock
-from echomq_plugin.log import log_patching
+from echomq_plugin.log import log_patching, log_server
 from echomq_plugin.options import LockOptions
 from echomq_plugin.recovery import Recovery
 from echomq_plugin.reports import Reports, Side
 from echomq_plugin.scripts import Scripts
-from echomq_plugin.server_check import check_server
+from echomq_plugin.server_check import check_hash_tags, check_server
 from echomq_plugin.stalled import StalledChecker
 from echomq_plugin.sweep_scripts import SweepScripts
 
@@ -138,7 +138,8 @@ class LockPlugin:
         if pid in self._started_pids:
             return
         check_hooks(self.pm)
-        check_server(self.connections, [QueueKeys(self.options.prefix, queue) for queue in self.queues])
+        report = check_server(self.connections, [QueueKeys(self.options.prefix, queue) for queue in self.queues])
+        log_server(report.warnings)
         for queue in self.queues:
             self._make_known(queue)
         log_patching(self.options.dedicated_hub)
@@ -262,5 +263,6 @@ class LockPlugin:
     def _make_known(self, queue: str) -> None:
         known = (os.getpid(), queue)
         if known not in self._known_queues:
+            check_hash_tags(self.connections, [QueueKeys(self.options.prefix, queue)])
             self.sweep_scripts.add_queue(self.options.prefix, queue)  # switches greenlets
             self._known_queues.add(known)

@@ -225,7 +225,11 @@ class Renewal:
                     ]
                 )
             except Exception as error:
-                return [*failures, *(_failed_release(release, error) for release in some)]
+                # One report for each queue: after an outage there may be as many of these as there were jobs.
+                by_queue: defaultdict[str, list[str]] = defaultdict(list)
+                for release in some:
+                    by_queue[release.queue].append(release.job_id)
+                return [*failures, *(Failure(queue, tuple(ids), error) for queue, ids in by_queue.items())]
             for release, answer in zip(some, answers, strict=True):
                 trouble = answer if isinstance(answer, RedisCallError) else self._bring_back(release, answer)
                 if trouble is not None:

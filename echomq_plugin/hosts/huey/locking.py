@@ -16,7 +16,6 @@ from huey.storage import MemoryStorage, RedisStorage
 from redis.exceptions import RedisError
 
 from echomq_plugin.attach import attach, hookimpl_for
-from echomq_plugin.connections import read_settings
 from echomq_plugin.errors import AttachError, HostSetupError, LockHeldError, RedisCallError
 from echomq_plugin.events import StalledJob
 from echomq_plugin.hook_namespace import HookNamespace
@@ -28,6 +27,7 @@ from echomq_plugin.log import log_event
 from echomq_plugin.native import pause
 from echomq_plugin.options import LockOptions
 from echomq_plugin.plugin import LockPlugin
+from echomq_plugin.server_settings import read_settings
 
 _NAME = "_echomq_tasks"
 _RUN = "_echomq_run"
