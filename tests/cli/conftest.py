@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 import redis
+from gevent import monkey
+
+# It starts processes of its own, and a patched process starts the same.
+collect_ignore = ["test_demo.py"] if monkey.is_module_patched("socket") else []
 
 
 @pytest.fixture

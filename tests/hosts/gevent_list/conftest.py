@@ -15,9 +15,15 @@ from typing import Any
 
 import pytest
 import redis
+from gevent import monkey
 
 from echomq_plugin.embedded import EmbeddedServer
 from echomq_plugin.native import pause
+
+# They start processes of their own, patched and not, and a patched process starts the same.
+collect_ignore = (
+    ["test_gevent_consumer_workers.py", "test_gevent_page.py"] if monkey.is_module_patched("socket") else []
+)
 
 GENEROUS_S = 45.0
 # Ticks that come often leave calls much of a lock's short life: the machine that runs this may be slow.
