@@ -93,12 +93,16 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rq_throughput", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print nothing but one JSON object")
     parser.add_argument("--jobs", type=int, default=2_000, help="no-op jobs for each worker")
+    parser.add_argument("--worker-jobs", type=int, default=None, help="as many for RQ's forking Worker alone")
     parser.add_argument("--profile", metavar="FILE")
     arguments = parser.parse_args(words)
-    if arguments.jobs < 1:
-        parser.error("--jobs must be 1 or more")
+    jobs = dict.fromkeys(CLASSES, arguments.jobs)
+    if arguments.worker_jobs is not None:
+        jobs["worker"] = arguments.worker_jobs
+    if min(jobs.values()) < 1:
+        parser.error("--jobs and --worker-jobs must be 1 or more")
     sleeps_s = measure("gevent", "sleep_a_second", SLEEP_JOBS)
-    rates = {kind: round(arguments.jobs / measure(kind, "nothing", arguments.jobs)) for kind in CLASSES}
+    rates = {kind: round(jobs[kind] / measure(kind, "nothing", jobs[kind]), 1) for kind in CLASSES}
     if arguments.profile:
         measure("gevent", "nothing", arguments.jobs, arguments.profile)
     figures = {
@@ -107,6 +111,7 @@ def main(words: Sequence[str] | None = None) -> int:
         "sleep_s": round(sleeps_s, 2),
         "sleep_times_ideal": round(sleeps_s / IDEAL_S, 2),
         "noop_jobs": arguments.jobs,
+        "noop_jobs_worker": jobs["worker"],
         **{f"noop_per_s_{kind}": rate for kind, rate in rates.items()},
         "noop_times_simple": round(rates["gevent"] / rates["simple"], 2),
         "noop_times_worker": round(rates["gevent"] / rates["worker"], 2),

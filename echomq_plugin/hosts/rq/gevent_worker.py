@@ -6,6 +6,7 @@ Importing this module monkey-patches the process unless that is done already.
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 from typing import Any, Final
@@ -20,6 +21,7 @@ from echomq_plugin.hosts.rq.late_patching import SAY, patch_if_needed
 PATCHED_LATE: Final = patch_if_needed()
 
 import redis.exceptions  # noqa: E402
+from rq.executions import Execution  # noqa: E402
 from rq.job import Job  # noqa: E402
 from rq.queue import Queue  # noqa: E402
 from rq.utils import now  # noqa: E402
@@ -36,9 +38,12 @@ from echomq_plugin.interrupts import LockLostInterrupt  # noqa: E402
 CONCURRENCY_VARIABLE: Final = "ECHOMQ_CONCURRENCY"
 DEFAULT_CONCURRENCY: Final = 100
 
+_NAMED: Final = "worker_name" in inspect.signature(Execution.create).parameters
 _BEAT_S: Final = 5.0
 _LOOK_S: Final = 1.0
 _SPARE_CONNECTIONS: Final = 32
+_BOOKKEEPERS: Final = 32
+"""How many jobs may be starting or ending at once."""
 
 
 def concurrency_from_env() -> int:
@@ -71,6 +76,7 @@ class GeventWorker(StopsJobs):
         self._free = gevent.lock.BoundedSemaphore(DEFAULT_CONCURRENCY)
         self._jobs: gevent.pool.Group = gevent.pool.Group()
         self._changed = gevent.event.Event()
+        self._permits = gevent.lock.BoundedSemaphore(_BOOKKEEPERS)
         self._next_beat = 0.0
         self._next_look = 0.0
         self._beats: Any = None
@@ -155,6 +161,7 @@ class GeventWorker(StopsJobs):
         self._jobs.add(gevent.spawn(self._run_in_slot, job, queue))
 
     def _run_in_slot(self, job: Job, queue: Queue) -> None:
+        self._permits.acquire()
         try:
             self.run_under_lock(job, queue)
         except SystemExit:
@@ -162,13 +169,35 @@ class GeventWorker(StopsJobs):
         except BaseException as error:  # as in RQ's own loop: it ends the worker, and is logged there
             self._failure = error
         finally:
+            self._permits.release()
             self._free.release()
             self._changed.set()
+
+    def prepare_execution(self, job: Job, *args: Any, **kwargs: Any) -> Execution:
+        """Record the run and prepare the job in one transaction, where RQ makes two."""
+        ttl = self.get_heartbeat_ttl(job)
+        with self.connection.pipeline() as pipeline:
+            execution = Execution.create(job, ttl, pipeline=pipeline, **({"worker_name": self.name} if _NAMED else {}))
+            self.set_state(WorkerStatus.BUSY, pipeline=pipeline)
+            job.heartbeat(now(), ttl, pipeline=pipeline)
+            job.prepare_for_execution(self.name, pipeline=pipeline)
+            pipeline.persist(job.key)
+            if len(self.queues) == 1:
+                pipeline.lrem(self.queues[0].intermediate_queue_key, 1, job.id)
+            pipeline.execute()
+        if HERE.run is not None:
+            HERE.run.execution = execution
+        if isinstance(getattr(self, "executions", None), dict):
+            self.executions[execution.id] = execution
+        return execution
+
+    def prepare_job_execution(self, job: Job, *args: Any, **kwargs: Any) -> None:
+        """Nothing is left to do."""
 
     def run_locked(self, run: Run, job: Job, queue: Queue) -> None:
         """Run the job in this greenlet's slot."""
         run.job = job
-        HERE.run, HERE.slot = run, Slot()
+        HERE.run, HERE.slot = run, Slot(self._permits)
         self.slots[job.id] = HERE.slot
         if run.cancelled:
             return

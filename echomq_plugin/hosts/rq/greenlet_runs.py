@@ -40,9 +40,15 @@ class Slot:
 
     Whatever is to stop it is thrown into its greenlet only while that runs the user's code: RQ's own calls to Redis,
     and ours, are never cut off.
+
+    Args:
+        permit: held by the greenlet but while it runs the user's code. There are few, so that hundreds of jobs that
+            start or end at once need few connections, and no call waits long for its turn.
+
     """
 
-    def __init__(self) -> None:
+    def __init__(self, permit: Any) -> None:
+        self.permit = permit
         self.greenlet: Any = gevent.getcurrent()
         self.hub: Any = gevent.get_hub()
         self.stopped = False
@@ -66,10 +72,12 @@ class Slot:
         if self.reason is not None:
             raise self.reason
         self._open = True
+        self.permit.release()
 
     def close(self) -> None:
-        """The user's code has ended."""
+        """The user's code has ended. Switches greenlets."""
         self._open = False
+        self.permit.acquire()
 
 
 class GreenletDeathPenalty(BaseDeathPenalty):
