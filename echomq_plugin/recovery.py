@@ -69,17 +69,31 @@ class Recovery:
         claim_token = uuid.uuid4().hex
         kept_at = self._now_ms()
         waiting = self._scripts.claim(keys, claim_token, self._claim_ms, dead)
-        while waiting:
-            if self._now_ms() - kept_at > self._options.hook_limit_ms // 2:
-                kept_at = self._now_ms()
-                kept = set(
-                    self._scripts.keep_claims(keys, claim_token, self._claim_ms, [job.job_id for job in waiting])
-                )
-                waiting = [job for job in waiting if job.job_id in kept]
-                continue
-            self._recover_one(keys, claim_token, waiting.pop(0), caller)
 
-    def _recover_one(self, keys: QueueKeys, claim_token: str, claimed: Claimed, caller: Caller) -> None:
+        def still_ours(jobs: list[Claimed]) -> list[Claimed]:
+            """Renew the claims of these jobs if it is time, and leave out what is another sweeper's by now."""
+            nonlocal kept_at
+            if self._now_ms() - kept_at <= self._options.hook_limit_ms // 2:
+                return jobs
+            kept_at = self._now_ms()
+            ids = [job.job_id for job in jobs]
+            kept = set(self._scripts.keep_claims(keys, claim_token, self._claim_ms, ids))
+            return [job for job in jobs if job.job_id in kept]
+
+        while waiting := still_ours(waiting):
+            claimed, *waiting = waiting
+
+            def may_go_on(claimed: Claimed = claimed) -> bool:
+                nonlocal waiting
+                ours = still_ours([claimed, *waiting])
+                waiting = [job for job in ours if job is not claimed]
+                return len(ours) > len(waiting)
+
+            self._recover_one(keys, claim_token, claimed, caller, may_go_on)
+
+    def _recover_one(
+        self, keys: QueueKeys, claim_token: str, claimed: Claimed, caller: Caller, may_go_on: Callable[[], bool]
+    ) -> None:
         data = EntryData.unpack(claimed.entry_data)
         job = StalledJob(
             keys.queue, claimed.job_id, data.payload, data.delivery, claimed.stalled_count, worker=data.worker
@@ -87,7 +101,8 @@ class Recovery:
         dead = [(claimed.job_id, claimed.token)]
         if job.stalled_count > self._options.max_stalled_count:
             for _ in self._call("echomq_job_abandoned", job, caller):
-                pass
+                if not may_go_on():
+                    return
             self._scripts.drop_entries(keys, claim_token, dead, forget_count=True)
             self._outbox(JobAbandoned(job))
             return
@@ -97,6 +112,9 @@ class Recovery:
             if result is True:
                 self._scripts.drop_entries(keys, claim_token, dead, forget_count=False)
                 self._outbox(JobRecovered(job))
+                return
+            # Each implementation may take its whole limit, and there may be many.
+            if not may_go_on():
                 return
         if not still_running:
             self._scripts.return_claims(keys, claim_token, dead)
