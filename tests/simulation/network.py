@@ -118,6 +118,9 @@ class SimConnections(Connections):
             self.trouble_at = self.machine.world.now
             raise RedisCallError(operation, f"{type(error).__name__}: {error}") from error
 
+    def load(self) -> None:
+        pass
+
     def drop_idle(self) -> None:
         pass
 
