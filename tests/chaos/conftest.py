@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from conftest import binary_or_skip
 from faults.conftest import pm, recorder
 
 from chaos.servers import Cluster, SentinelGroup
+from echomq_plugin.embedded import EmbeddedServer
 
 __all__ = ["pm", "recorder"]
 
 
 @pytest.fixture
-def sentinels() -> Iterator[SentinelGroup]:
-    with SentinelGroup(binary_or_skip(None)) as group:
+def sentinels(own_server: EmbeddedServer) -> Iterator[SentinelGroup]:
+    with SentinelGroup(own_server.binary) as group:
         yield group
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster(server: EmbeddedServer) -> Iterator[Cluster]:
     """For tests that kill nobody."""
-    with Cluster(binary_or_skip(None), replicas=False) as nodes:
+    with Cluster(server.binary, replicas=False) as nodes:
         yield nodes
 
 
 @pytest.fixture
-def cluster_with_replicas() -> Iterator[Cluster]:
-    with Cluster(binary_or_skip(None)) as nodes:
+def cluster_with_replicas(own_server: EmbeddedServer) -> Iterator[Cluster]:
+    with Cluster(own_server.binary) as nodes:
         yield nodes

@@ -19,6 +19,7 @@ from echomq_plugin.embedded import EmbeddedServer, free_port
 SERVICE = "mymaster"
 DOWN_AFTER_MS = 1_000
 UP_LIMIT_S = 40.0
+SYNC_AT_ONCE = ("--repl-diskless-sync-delay", "0")
 
 
 def until(condition: Any, what: str) -> None:
@@ -73,14 +74,16 @@ class SentinelGroup:
         return self
 
     def _start(self) -> None:
-        master = EmbeddedServer(self.binary).start()
+        master = EmbeddedServer(self.binary, SYNC_AT_ONCE).start()
         self.servers.append(master)
         for _ in range(2):
-            replica = EmbeddedServer(self.binary, ["--replicaof", "127.0.0.1", str(master.port)])
+            replica = EmbeddedServer(self.binary, [*SYNC_AT_ONCE, "--replicaof", "127.0.0.1", str(master.port)])
             self.servers.append(replica.start())
-        client = redis.Redis(port=master.port)
-        until(lambda: client.info("replication").get("connected_slaves") == 2, "both replicas follow")
-        client.close()
+            with redis.Redis(port=replica.port) as client:
+                until(
+                    lambda client=client: client.info("replication")["master_link_status"] == "up",
+                    "a replica has the data",
+                )
         self.sentinels = [SentinelProcess(self.binary, master.folder, master.port) for _ in range(3)]
         for sentinel in self.sentinels:
             until(lambda sentinel=sentinel: self._knows_all(sentinel.client), "the sentinels know one another")
@@ -127,7 +130,7 @@ class Cluster:
 
     def _start(self) -> None:
         for _ in range(6 if self._replicas else 3):
-            arguments = ["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"]
+            arguments = [*SYNC_AT_ONCE, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"]
             arguments += ["--cluster-node-timeout", "1500"]
             node = EmbeddedServer(self.binary, arguments, port=_port_with_a_bus()).start()
             self.nodes.append(node)

@@ -6,7 +6,6 @@ import logging
 
 import pytest
 import redis
-from conftest import binary_or_skip
 from faults.proxy import FaultProxy, delay, every_command, named, reply, script
 
 from echomq_plugin import LockOptions, attach
@@ -124,7 +123,7 @@ def test_a_server_without_scripts_is_refused(server: EmbeddedServer) -> None:
 
 
 def test_a_replica_is_refused(own_server: EmbeddedServer) -> None:
-    replica = EmbeddedServer(binary_or_skip(None), ["--replicaof", "127.0.0.1", str(own_server.port)])
+    replica = EmbeddedServer(own_server.binary, ["--replicaof", "127.0.0.1", str(own_server.port)])
     with replica, pytest.raises(ServerUnsuitableError, match="replica"):
         check(replica.url)
 
