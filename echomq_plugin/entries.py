@@ -46,9 +46,10 @@ class EntryData:
             values = {}
         if not isinstance(values, dict):
             values = {}
+        started_at, delivery, payload = values.get("started_at"), values.get("delivery"), values.get("payload")
         return cls(
-            worker=str(values.get("worker", "")),
-            started_at=int(values.get("started_at", 0)),
-            delivery=values.get("delivery"),
-            payload=values.get("payload"),
+            worker=str(values.get("worker") or ""),
+            started_at=started_at if isinstance(started_at, int) else 0,
+            delivery=delivery if isinstance(delivery, str) else None,
+            payload=payload if isinstance(payload, bytes | str) else None,
         )

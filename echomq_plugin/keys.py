@@ -32,7 +32,11 @@ def text_id(kind: str, value: object) -> str:
             raise InvalidIdError(kind, value, "decode bytes to text first, only ASCII bytes are unambiguous")
         value = value.decode("ascii")
     elif isinstance(value, int) and not isinstance(value, bool):
-        value = int.__repr__(value)
+        bits = value.bit_length()
+        try:
+            value = int.__repr__(value)
+        except ValueError:  # more digits than Python writes
+            raise InvalidIdError(kind, f"an int of {bits} bits", "has too many digits: write it as text") from None
     elif isinstance(value, str):
         # An enum's member says its own name; another runtime knows only its text.
         value = str.__str__(value)
