@@ -163,7 +163,8 @@ def _put_back(job: Job, queue: Queue, pipeline: Any) -> None:
     pipeline.persist(job.key)
     pipeline.lrem(queue.intermediate_queue_key, 0, job.id)
     # What `Job.retry` calls: dependencies were met when the job started, and a slot of a rate limit stays taken.
-    queue._enqueue_job(job, pipeline=pipeline)
+    # In front: its turn had come before that of all that waits.
+    queue._enqueue_job(job, pipeline=pipeline, at_front=True)
 
 
 def _remove_executions(job: Job, queue: Queue, pipeline: Any) -> None:

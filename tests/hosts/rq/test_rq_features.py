@@ -142,3 +142,25 @@ def test_a_job_held_too_long_is_failed_in_rqs_way(
     assert job.get_status() == JobStatus.FAILED
     assert runs(client, job.id) == ["start"]
     assert not client.exists("emq:q:held", lock_key("q", job.id))
+
+
+@pytest.mark.parametrize("worker_class", [FORKING, SIMPLE, GEVENT])
+def test_jobs_run_unlocked_where_the_user_chose_that(
+    worker_class: str, own_server: EmbeddedServer, start_worker: StartWorker
+) -> None:
+    """ECHOMQ_WHEN_UNREACHABLE=run, and Redis refuses scripts."""
+    with redis.Redis.from_url(own_server.url) as client:
+        worker = start_worker(
+            "q",
+            worker_class=worker_class,
+            url=own_server.url,
+            TEST_REDIS_URL=own_server.url,
+            ECHOMQ_WHEN_UNREACHABLE="run",
+        )
+        until(lambda: client.scard("rq:workers") == 1)
+        client.execute_command("ACL", "SETUSER", "default", "-evalsha", "-eval")
+        job = Queue("q", connection=client).enqueue(rq_jobs.sleep, 0.1)
+        until(lambda: job.get_status() == JobStatus.FINISHED)
+        client.execute_command("ACL", "SETUSER", "default", "+@all")
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() == 0

@@ -209,6 +209,15 @@ def test_putting_back_twice_puts_back_once(client: redis.Redis, hooks) -> None:
     assert client.zcard(StartedJobRegistry(queue=queue).key) == 0
 
 
+def test_a_stalled_job_goes_before_all_that_waits(client: redis.Redis, hooks) -> None:
+    """Its turn had come."""
+    queue = Queue("q", connection=client)
+    job, stalled = started_and_dead(client, queue)
+    waiting = queue.enqueue(rq_jobs.nothing)
+    assert hooks.echomq_job_stalled(job=stalled) is True
+    assert client.lrange(queue.key, 0, -1) == [job.id.encode(), waiting.id.encode()]
+
+
 def test_a_run_whose_own_keys_ran_out_leaves_no_record_behind(client: redis.Redis, hooks) -> None:
     """RQ cannot fetch it any more, and its own sweep would fail the job that runs again."""
     queue = Queue("q", connection=client)
