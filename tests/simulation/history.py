@@ -34,6 +34,7 @@ class Run:
         self.held_key = held_key
         self.began_at = worker.machine.world.now
         self.reported: str | None = None
+        self.deadline_passed = False
         self.not_ours_since: int | None = None
 
     def __repr__(self) -> str:
@@ -105,9 +106,9 @@ class History:
             self._broken(f"{lost} is reported to {worker.name}, which runs no such job")
             return
         run.reported = lost.reason
-        if lost.reason == "expired":
-            self.expired.append(run)
-            self._excuse_expired()
+        run.deadline_passed = lost.reason == "expired" or lost.held_for_ms >= worker.options.lock_duration
+        if run.deadline_passed:
+            self.left_to_the_fence(run)
         if lost.reason != "expired" and self.server.get(run.lock_key) == run.token:
             self._broken(f"an invented loss: {lost}, and the server still has it")
 
@@ -144,6 +145,11 @@ class History:
             somewhere = self.host.is_waiting(delivery.name)
             if delivery.name in self.lock_taken and not somewhere and delivery.name not in known and entry is None:
                 self.host.settle(delivery.name)
+
+    def left_to_the_fence(self, run: Run) -> None:
+        """Nobody believes in this run any more: should its entry be gone, the fence says whether it was forgotten."""
+        self.expired.append(run)
+        self._excuse_expired()
 
     def _excuse_expired(self) -> None:
         for run in self.expired if self.entries_forgotten > 1 else ():

@@ -13,7 +13,7 @@ import pluggy
 
 from echomq_plugin import hook_calls, job_locks, lock_manager, recovery
 from echomq_plugin.errors import LockHeldError, OwnershipUnknownError, RedisCallError, StartUndecidedError
-from echomq_plugin.events import JobsFoundDead, LocksLost, LostLock, Report, StalledJob
+from echomq_plugin.events import FinishResult, JobsFoundDead, LocksLost, LostLock, Report, StalledJob
 from echomq_plugin.hubs import Task
 from echomq_plugin.job_locks import JobLocks
 from echomq_plugin.keys import QueueKeys
@@ -322,6 +322,8 @@ class SimWorker:
         result = self.jobs.finish(lock, end)
         self.history.note("ended", run, end, result)
         self.unanswered.append(run)
+        if end == "interrupted" and result is not FinishResult.RELEASED:
+            self.history.left_to_the_fence(run)
         self.history.count(f"finish {result.value}")
 
     def _may_write(self, delivery: Delivery, lock: Lock) -> bool:
