@@ -22,8 +22,8 @@ local lockDuration = ARGV[4]
 local failedJobs = {}
 for i = 1, #jobIds do
   local jobId = jobIds[i]
-  local token = tokens[i]
   local lockKey = baseKey .. jobId .. ':lock'
+  local token = tokens[i]
   -- A missing lock reads as false, which must not equal a token that was packed as false.
   local currentToken = redis.call('GET', lockKey)
   if currentToken and currentToken == token then

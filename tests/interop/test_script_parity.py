@@ -78,7 +78,7 @@ def test_both_scripts_give_the_same_reply_and_leave_the_same_keys_in_every_state
     assert kinds["renewed"] > count
     assert kinds["refused"] > count / 2
     assert kinds["error"] > count / 500
-    assert kinds["large"] == -(-count // 500)
+    assert kinds["large"] >= count / 1_000
 
 
 def now_ms(database: redis.Redis) -> int:
@@ -120,15 +120,17 @@ def compare(database: redis.Redis, states: list[State], ours: str, theirs: str, 
             kinds["error"] += 1
         else:
             kinds["refused"] += len(mine[2])
-            kinds["renewed"] += max(0, state.tokens - len(mine[2]))
-        kinds["large"] += state.tokens >= LARGE_BATCH // 2
+            kinds["renewed"] += max(0, state.size - len(mine[2]))
+            # Only what ran to its end: behind an odd item that ends the script nothing is compared.
+            kinds["large"] += state.size == LARGE_BATCH and state.whole
 
     without_ends = [[key[:3] for key in found] for found in (keys_of_ours, keys_of_theirs)]
     assert without_ends[0] == without_ends[1]
     for mine, peers in zip(keys_of_ours, keys_of_theirs, strict=True):
         if mine[3] != peers[3]:  # a renewed lock: it ends one lock duration after its own call
             call = next(calls[base] for base in bases_of(mine[0]) if base in calls)
-            assert end_of_call(call[0], mine[3]) == end_of_call(call[1], peers[3]), mine[0]
+            ends = end_of_call(call[0], mine[3]), end_of_call(call[1], peers[3])
+            assert ends[0] == ends[1] is not None, (mine[0], ends)
 
 
 def bases_of(key: bytes) -> list[bytes]:
