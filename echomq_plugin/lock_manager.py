@@ -17,7 +17,7 @@ from echomq_plugin.keys import DEFAULT_PREFIX, key_part, text_id
 from echomq_plugin.native import pause
 from echomq_plugin.options import LockOptions
 from echomq_plugin.renewal import Failure, Renewal
-from echomq_plugin.schedule import Schedule
+from echomq_plugin.schedule import Schedule, late_by
 from echomq_plugin.scripts import Scripts
 from echomq_plugin.table import LockTable, PendingRelease
 from echomq_plugin.tracking import TrackedLocks
@@ -318,7 +318,7 @@ class LockManager:
                 if now < wake_at:
                     continue  # woken because something changed
             try:
-                failures = renewal.run(max(0, now - wake_at))  # switches greenlets
+                failures = renewal.run(late_by(now, wake_at, self.options.call_limit))  # switches greenlets
             except (Exception, gevent.Timeout) as error:  # nobody above has a Timeout that could be meant
                 failures = [Failure(self.queue, (), error)]
             now = self._clock.now_ms()

@@ -15,6 +15,23 @@ def usual_jitter() -> float:
     return random.uniform(0.9, 1.1)
 
 
+def late_by(now: int, wake_at: int, tolerance_ms: int) -> int:
+    """
+    Return how late a pass is, in ms.
+
+    A pass that overslept (the process was stopped, or its hub blocked) overslept the very ms for which it was to wake
+    too: a lock whose deadline fell on it is judged by the server, which was not asked meanwhile, and not by the clock.
+
+    Args:
+        now: when it woke.
+        wake_at: when it was to wake.
+        tolerance_ms: up to this it is as good as on time.
+
+    """
+    late = max(0, now - wake_at)
+    return late if late <= tolerance_ms else late + 1
+
+
 class Schedule:
     """
     The next tick, the next retry, or the next deadline, whichever comes first.

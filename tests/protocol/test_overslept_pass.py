@@ -9,6 +9,7 @@ from echomq_plugin.connections import Connections
 from echomq_plugin.embedded import EmbeddedServer
 from echomq_plugin.events import LocksLost, Report
 from echomq_plugin.renewal import Renewal
+from echomq_plugin.schedule import late_by
 from echomq_plugin.scripts import Scripts
 from echomq_plugin.table import LockTable
 from echomq_plugin.tracking import TrackedLocks
@@ -59,6 +60,21 @@ def test_after_a_stop_the_reason_is_what_the_server_knows(
 
     assert bench.losses() == [(reason, 92_500)]
     assert client.get("emq:mail:42:lock") == (holder and holder.encode())
+
+
+def test_a_deadline_on_the_very_ms_that_was_overslept_is_left_to_the_server(bench: Bench, client: redis.Redis) -> None:
+    late = late_by(100_000, DURATION, tolerance_ms=2_000)
+
+    assert bench.renewal.run(hub_blocked_ms=late) == []
+
+    assert [reason for reason, _ in bench.losses()] == ["missing"]
+
+
+def test_a_deadline_that_comes_while_nobody_answers_is_judged_on_its_ms(bench: Bench) -> None:
+    late = late_by(100_000, 100_000 - 3, tolerance_ms=2_000)
+
+    assert late == 3
+    assert [report.reason for _, report in bench.table.tracked.expired(DURATION + late, late)] == ["expired"]
 
 
 def test_after_a_stop_a_lock_that_the_server_still_has_is_kept(bench: Bench, client: redis.Redis) -> None:
