@@ -39,6 +39,12 @@ def may_be_dropped(job: Job) -> bool:
     return bool(status_now(job) == JobStatus.STARTED)
 
 
+def came_again(job: Job, delivery: str | None) -> bool:
+    """Tell whether RQ has pushed the job again since this delivery. Raises what redis-py raises."""
+    enqueued_at = job.connection.hget(job.key, "enqueued_at")
+    return (enqueued_at or b"").decode() != (delivery or "")
+
+
 def drop(job: Job, queue: Queue) -> None:
     """Forget a second delivery of a running run. The job's hash is the running run's: it is not touched."""
     # With one queue RQ moves what it pops there, and fails what stays there for a minute.

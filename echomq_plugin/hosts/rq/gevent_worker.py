@@ -199,9 +199,11 @@ class GeventWorker(StopsJobs):
         run.job = job
         HERE.run, HERE.slot = run, Slot(self._permits)
         self.slots[job.id] = HERE.slot
-        if run.cancelled:
-            return
         try:
+            if self._forced_stop:
+                raise SystemExit
+            if run.cancelled:
+                return
             super().run_locked(run, job, queue)
         except StopJob:
             self._fail_stopped(run, job, queue)

@@ -246,7 +246,14 @@ class LockedJobs:
             return "completed"
         # RQ has written by now. Where it could not, or Redis does not say, the entry stays for the sweep.
         try:
-            outcome = _OUTCOMES.get(deliveries.status_now(job), "retry")
+            status = deliveries.status_now(job)
+            outcome = _OUTCOMES.get(status, "retry")
+            if (
+                status == JobStatus.QUEUED
+                and run.lock is not None
+                and not deliveries.came_again(job, run.lock.delivery)
+            ):
+                outcome = "interrupted"  # the run never began, and this delivery is the only one
             if outcome == "interrupted" and self._forced_stop and run.still_ours(self.connection):
                 self._forget_execution(run, job)
                 requeue(job, queue)

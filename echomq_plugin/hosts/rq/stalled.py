@@ -69,13 +69,12 @@ class StalledJobs:
             return None
         plugin = self._worker.lock_plugin
         # This thread may not be the worker's, nor its hub the worker's hub: RQ's own client stays out of it.
-        return bool(
-            plugin.connections.call(
-                "put a stalled RQ job back",
-                lambda client: self._find(stalled, told, work, client),
-                limit_ms=plugin.options.hook_limit_ms,
-            )
+        found = plugin.connections.call(
+            "put a stalled RQ job back",
+            lambda client: self._find(stalled, told, work, client),
+            limit_ms=plugin.options.hook_limit_ms,
         )
+        return True if found else None
 
     def _find(self, stalled: StalledJob, told: dict[str, str], work: Work, client: Client) -> bool:
         worker = self._worker

@@ -41,6 +41,7 @@ class TakesJobs(LockedJobs, SimpleWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._taken: deque[Job] = deque()
+        self._unread: list[str] = []
         super().__init__(*args, **kwargs)
 
     def dequeue_job_and_maintain_ttl(
@@ -110,6 +111,7 @@ class TakesJobs(LockedJobs, SimpleWorker):
 
     def _take_some(self) -> bool:
         """Take several jobs in one round trip, and read them in another. Only one queue allows it without a loss."""
+        self._put_back_unread()
         room = min(self._free.counter, MOST_AT_ONCE)
         if room < 2 or len(self.queues) != 1 or self.get_redis_server_version() < (6, 2, 0):
             return False
@@ -118,18 +120,28 @@ class TakesJobs(LockedJobs, SimpleWorker):
             for _ in range(room):
                 pipeline.lmove(queue.key, queue.intermediate_queue_key)
             ids = [job_id.decode() for job_id in pipeline.execute() if job_id is not None]
+        self._unread = ids
         try:
             jobs = self.job_class.fetch_many(ids, connection=self.connection, serializer=self.serializer) if ids else []
         except BaseException:
-            # One of them cannot be read: RQ's own way of taking one at a time says which.
-            for job_id in reversed(ids):
-                deliveries.put_back_id(job_id, queue, at_front=True)
+            # One of them cannot be read: RQ's own way of taking one at a time says which. Or there is no answer.
+            self._put_back_unread()
             return False
+        self._unread = []
         self._taken.extend(job for job in jobs if job is not None)
         return bool(self._taken)
 
+    def _put_back_unread(self) -> None:
+        while self._unread:
+            deliveries.put_back_id(self._unread[-1], self.queues[0], at_front=True)
+            self._unread.pop()
+
     def put_back_taken(self) -> None:
         """Give back what no greenlet has begun: the worker stops."""
+        try:
+            self._put_back_unread()
+        except (redis.exceptions.RedisError, OSError) as error:
+            self.log.error("Worker %s: jobs %s cannot be put back (%s)", self.name, self._unread, error)
         while self._taken:
             self._put_back(self._taken.pop(), self.queues[0], at_front=True)
 

@@ -13,6 +13,7 @@ from conftest import FAST, STALLED_INTERVAL, StartWorker, runs, until
 from rq import Callback, Queue, Retry
 from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry, StartedJobRegistry
+from rq.worker import SimpleWorker
 from test_rq_locks import FORKING, SIMPLE, WITH_WORK_HORSES, lock_key
 
 from echomq_plugin.embedded import EmbeddedServer
@@ -281,7 +282,7 @@ def test_a_job_of_another_host_or_app_is_left_to_its_own_workers(
     payload: str | bytes | None, client: redis.Redis, hooks
 ) -> None:
     stalled = StalledJob("q", "42", payload, "", 1)
-    assert not hooks.echomq_job_stalled(job=stalled)
+    assert hooks.echomq_job_stalled(job=stalled) is None
     hooks.echomq_job_abandoned(job=stalled)
     assert client.keys("rq:*") == []
 
@@ -295,3 +296,30 @@ def test_an_abandoned_jobs_failure_callback_is_called(client: redis.Redis, hooks
     _, stalled = started_and_dead(client, queue, on_failure=Callback(told))
     hooks.echomq_job_abandoned(job=stalled)
     assert b"Given up by echomq-plugin" in client.get("told")
+
+
+@pytest.mark.parametrize("step", ["prepare_execution", "perform_job"])
+def test_a_run_that_never_began_leaves_its_entry_to_the_sweep(
+    step: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its delivery has left the queue, and the job's status says that it waits there."""
+    for name, value in FAST.items():
+        monkeypatch.setenv(name, value)
+    queue = Queue("q", connection=client)
+    job = queue.enqueue(rq_jobs.nothing)
+    client.delete(queue.key)
+    worker = LockedSimpleWorker([queue], connection=client)
+    worker.register_birth()
+    monkeypatch.setattr(SimpleWorker, step, fails_to_begin)
+    with pytest.raises(redis.ConnectionError):
+        worker.execute_job(Job.fetch(job.id, connection=client), queue)
+    worker.lock_plugin.stop(0)
+    assert not client.exists(lock_key("q", job.id))
+    assert client.hexists("emq:q:held", job.id)
+    stalled = StalledJob("q", job.id, payload_of(job, queue), "", 1)
+    assert worker.lock_plugin.pm.hook.echomq_job_stalled(job=stalled) is True
+    assert client.lrange(queue.key, 0, -1) == [job.id.encode()]
+
+
+def fails_to_begin(*_: object, **__: object) -> None:
+    raise redis.ConnectionError("on purpose")
