@@ -14,6 +14,9 @@ from echomq_plugin.keys import DEFAULT_PREFIX, key_part
 DEFAULT_CALL_LIMIT_MS = 2_000
 ENVIRONMENT_PREFIX = "ECHOMQ_"
 
+LARGEST = 10**12
+"""The largest number that is taken; in ms, three decades. Redis refuses much larger ones, and that at each call."""
+
 _POSITIVE = (
     "lock_duration",
     "lock_renew_time",
@@ -74,6 +77,8 @@ class LockOptions:
                 raise OptionError(name, value, "must be a whole number" + (" of ms" if name != "batch_size" else ""))
             if value <= 0:
                 raise OptionError(name, value, "must be greater than 0")
+            if value > LARGEST:
+                raise OptionError(name, value, f"must be at most {LARGEST}")
         count = self.max_stalled_count
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise OptionError("max_stalled_count", count, "must be a whole number, 0 or more")

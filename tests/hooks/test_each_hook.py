@@ -385,3 +385,21 @@ def test_the_log_is_a_plugin_that_can_be_blocked(app: App, caplog: pytest.LogCap
     app.recording.wait_for("echomq_lock_lost")
 
     assert "lock lost" not in caplog.text
+
+
+def test_a_wrapper_of_a_notification_hook_is_never_called_and_hides_nothing(app: App) -> None:
+    called: list[str] = []
+
+    class Wraps:
+        @hookimpl_for(app.pm)(wrapper=True)
+        def echomq_locks_renewed(self, queue: str):
+            called.append("wrapper")
+            return (yield)
+
+    app.pm.register(Wraps())
+    app.start_job("42")
+
+    app.clock.advance(TICK)
+
+    assert app.recording.wait_for("echomq_locks_renewed") == [{"queue": "mail", "job_ids": ("42",)}]
+    assert called == []

@@ -225,6 +225,17 @@ def test_posting_does_not_raise_when_there_are_no_threads_to_be_had(
     lane.finish()
 
 
+def test_opening_a_lane_twice_on_one_hub_makes_one_watcher(handled: Handled) -> None:
+    lane: Lane[int] = Lane(handled)
+    lane.use_this_hub()
+    watcher = lane._watcher
+
+    lane.use_this_hub()
+
+    assert lane._watcher is watcher
+    lane.finish()
+
+
 # -- callers -----------------------------------------------------------------------------------------------------------
 
 

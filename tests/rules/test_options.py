@@ -48,7 +48,9 @@ MAY_BE_NONE = {"lock_renew_time", "call_limit_ms", "max_hold_ms", "max_hold_grac
 
 
 @pytest.mark.parametrize("option", DURATIONS)
-@pytest.mark.parametrize("value", [0, -1, -(10**30), 1.5, 1e3, float("nan"), "1000", b"1", True, [1]], ids=repr)
+@pytest.mark.parametrize(
+    "value", [0, -1, -(10**30), 10**30, 10**12 + 1, 1.5, 1e3, float("nan"), "1000", b"1", True, [1]], ids=repr
+)
 def test_a_duration_is_a_whole_number_above_zero(option: str, value: object) -> None:
     with pytest.raises(OptionError, match=f"^{option}=") as caught:
         LockOptions(**{option: value})  # type: ignore[arg-type]

@@ -64,3 +64,19 @@ def test_advance_does_not_wait_for_those_that_have_ended() -> None:
 def test_time_does_not_go_back() -> None:
     with pytest.raises(ValueError, match="advance by 0 or more"):
         FakeClock().advance(-1)
+
+
+def test_somebody_who_never_comes_back_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("echomq_plugin.testing.clocks.SETTLE_S", 0.05)
+    clock = FakeClock()
+
+    def work_for_ever() -> None:
+        clock.wait(1)
+        gevent.sleep(1_000)
+
+    working = gevent.spawn(work_for_ever)
+    try:
+        with pytest.raises(TimeoutError, match="still works"):
+            clock.advance(1)
+    finally:
+        working.kill()

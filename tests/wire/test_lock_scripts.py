@@ -8,10 +8,12 @@ import msgpack
 import pytest
 import redis
 
+from echomq_plugin.connections import Connections
 from echomq_plugin.errors import RedisCallError
 from echomq_plugin.keys import QueueKeys
 from echomq_plugin.lua_files import lua_script
 from echomq_plugin.scripts import Acquired, Batch, HeldElsewhere, Ownership, Scripts
+from echomq_plugin.wire import text
 from wire.servers import LIFE_MS, Node
 
 LOCK = "emq:mail:42:lock"
@@ -355,3 +357,31 @@ def test_restore_entries_writes_only_what_nobody_knows_of(node: Node, scripts: S
         DATA: {"2": "their data", "3": "d3", "4": "d4"},
     }
     assert scripts.restore_entries(keys, []) == 0
+
+
+# -- replies -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reply", [None, 0, 1, b"OK", "OK", {}, {b"42"}, [1], [None], [[b"42"]]], ids=repr)
+def test_a_reply_that_is_no_list_of_ids_is_an_error_and_never_means_renewed(keys: QueueKeys, reply: object) -> None:
+    class Client:
+        def execute_command(self, *words: object) -> object:
+            return reply
+
+    class Answering(Connections):
+        def call(self, operation: str, work: Any, *, limit_ms: int | None = None) -> Any:
+            return work(Client())
+
+    scripts = Scripts(Answering("redis://never-connected", call_limit_ms=1_000))
+
+    [result] = scripts.extend_locks([Batch(keys, ["42"], ["t"])], 30_000)
+
+    assert isinstance(result, RedisCallError)
+    assert isinstance(result.__cause__, TypeError)
+
+
+@pytest.mark.parametrize(
+    ("raw", "decoded"), [(b"42", "42"), ("42", "42"), ("jöb".encode(), "jöb"), (b"\xff\xfe", "\udcff\udcfe")]
+)
+def test_text_of_a_reply_is_decoded_whatever_its_bytes(raw: bytes | str, decoded: str) -> None:
+    assert text(raw) == decoded
