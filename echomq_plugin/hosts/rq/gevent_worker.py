@@ -29,8 +29,8 @@ from rq.worker import SimpleWorker, WorkerStatus  # noqa: E402
 
 from echomq_plugin.errors import OptionError  # noqa: E402
 from echomq_plugin.events import LostLock  # noqa: E402
+from echomq_plugin.hosts.rq.fencing import has_callbacks  # noqa: E402
 from echomq_plugin.hosts.rq.greenlet_runs import HERE, GreenletDeathPenalty, Slot, StopJob  # noqa: E402
-from echomq_plugin.hosts.rq.locking import has_callbacks  # noqa: E402
 from echomq_plugin.hosts.rq.runs import Run  # noqa: E402
 from echomq_plugin.hosts.rq.stopping import StopsJobs  # noqa: E402
 from echomq_plugin.interrupts import LockLostInterrupt  # noqa: E402

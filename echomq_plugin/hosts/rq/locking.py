@@ -7,7 +7,6 @@ Put it before a worker class of RQ's: ``class Mine(LockedJobs, SimpleWorker)``.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from echomq_plugin.attach import attach
 from echomq_plugin.errors import LockHeldError, StartUndecidedError
 from echomq_plugin.events import FinishResult, LostLock, Outcome
 from echomq_plugin.hosts.rq import deliveries
+from echomq_plugin.hosts.rq.fencing import FencedWrites
 from echomq_plugin.hosts.rq.runs import Run, RunLostError
 from echomq_plugin.hosts.rq.stalled import StalledJobs, payload_of, requeue
 from echomq_plugin.interrupts import LockLostInterrupt
@@ -46,7 +46,7 @@ _OUTCOMES: Final[dict[Any, Outcome]] = {
 """What a job's status says about a run that has ended; every other status means that the job comes again."""
 
 
-class LockedJobs:
+class LockedJobs(FencedWrites):
     """
     Runs each job under its lock.
 
@@ -60,11 +60,9 @@ class LockedJobs:
     make_plugin_manager: Any = staticmethod(lambda: pluggy.PluginManager("echomq"))
 
     _lock_plugin: LockPlugin | None = None
-    _forced_stop = False
     _denied_in_a_row = 0
 
     # RQ's own attributes, whatever its version
-    connection: Any
     queues: list[Queue]
     job_class: Any
     queue_class: Any
@@ -75,10 +73,6 @@ class LockedJobs:
     _state: str
     _stop_requested: bool
     _shutdown_requested_date: Any
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.runs: dict[str, Run] = {}
 
     @property
     def lock_plugin(self) -> LockPlugin:
@@ -278,62 +272,3 @@ class LockedJobs:
                 pipeline.execute()
         except (RedisError, OSError) as error:
             self.log.warning("Worker %s: the record of a run of job %s stays (%s)", self.name, job.id, error)
-
-    # -- the loser writes nothing ------------------------------------------------------------------------------------
-
-    def still_ours(self, job: Job) -> bool:
-        """Tell whether this worker may write a job's result: its lock is still ours, or it never had one."""
-        run = self.run_of(job)
-        return run is None or run.still_ours(self.connection)
-
-    def run_of(self, job: Job) -> Run | None:
-        """Return the run of a job in this process."""
-        return self.runs.get(job.id)
-
-    def handle_execution_ended(self, job: Job, *args: Any, **kwargs: Any) -> None:
-        """Leave RQ's code, before it calls anybody's callbacks, where a run's end does not count."""
-        error = sys.exc_info()[1]
-        if isinstance(error, SystemExit) and self._forced_stop and self.run_of(job) is not None:
-            raise error
-        run = self.run_of(job)
-        if run is not None and (run.lost or (has_callbacks(job) and not run.still_ours(self.connection))):
-            raise RunLostError(job.id)
-        super().handle_execution_ended(job, *args, **kwargs)  # type: ignore[misc]
-
-    def handle_job_success(self, job: Job, *args: Any, **kwargs: Any) -> Any:
-        """Write a result, if the run still has its lock."""
-        if not self.still_ours(job):
-            raise RunLostError(job.id)
-        result = super().handle_job_success(job, *args, **kwargs)  # type: ignore[misc]
-        run = self.run_of(job)
-        if run is not None:
-            run.completed = True
-        return result
-
-    def handle_job_retry(self, job: Job, *args: Any, **kwargs: Any) -> Any:
-        """Put a job that returned a ``Retry`` back, if the run still has its lock."""
-        if not self.still_ours(job):
-            raise RunLostError(job.id)
-        return super().handle_job_retry(job, *args, **kwargs)  # type: ignore[misc]
-
-    def handle_job_failure(self, job: Job, *args: Any, **kwargs: Any) -> Any:
-        """Write a failure, or push the job's retry, if the run still has its lock."""
-        if not self.still_ours(job):
-            if self._stopped_job_id == job.id:
-                self._stopped_job_id = None
-            return None
-        return super().handle_job_failure(job, *args, **kwargs)  # type: ignore[misc]
-
-    def handle_work_horse_killed(self, job: Job, *args: Any, **kwargs: Any) -> None:
-        """Tell of a work-horse that died by itself; one that lost its lock was killed on purpose."""
-        run = self.run_of(job)
-        if run is None or not run.lost:
-            super().handle_work_horse_killed(job, *args, **kwargs)  # type: ignore[misc]
-
-    _stopped_job_id: str | None = None
-
-
-def has_callbacks(job: Job) -> bool:
-    """Tell whether the user's code runs between a job's end and RQ's write."""
-    # Their names alone: looking at a callback itself would import it.
-    return bool(job._success_callback_name or job._failure_callback_name)
