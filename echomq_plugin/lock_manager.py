@@ -322,7 +322,9 @@ class LockManager:
             except (Exception, gevent.Timeout) as error:  # nobody above has a Timeout that could be meant
                 failures = [Failure(self.queue, (), error)]
             now = self._clock.now_ms()
-            retry_in_ms = schedule.passed(now, failed=bool(failures))
+            with state.table.lock:
+                deadline = state.table.tracked.next_wakeup()
+            retry_in_ms = schedule.passed(now, failed=bool(failures), deadline=deadline)
             self._report_failures(state, failures, now, retry_in_ms)
 
     def _report_failures(self, state: _ProcessState, failures: list[Failure], now: int, retry_in_ms: int) -> None:

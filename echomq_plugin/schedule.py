@@ -9,6 +9,9 @@ from typing import Final
 FIRST_RETRY_MS: Final = 500
 """The first repetition of a failed call comes after this, in ms; each further one after twice as long (DESIGN §5)."""
 
+SHORTEST_RETRY_MS: Final = 100
+"""However near a deadline is, no repetition comes sooner than this."""
+
 
 def usual_jitter() -> float:
     """Return a factor near 1, so that workers that failed together do not come back together."""
@@ -60,9 +63,15 @@ class Schedule:
         if self._next_retry is None:
             self._next_retry = now + self._delay()
 
-    def passed(self, now: int, *, failed: bool) -> int:
+    def passed(self, now: int, *, failed: bool, deadline: int | None = None) -> int:
         """
         Take in a pass that has ended; the timer is re-armed after the pass's work (protocol).
+
+        Args:
+            now: the time, in ms.
+            failed: a call gave no answer.
+            deadline: when the first lock can no longer be trusted. A pause that would outlast it is cut to half of
+                what is left: short lock durations have no room for the usual ones.
 
         Returns:
             how long it is to the next try, in ms.
@@ -75,6 +84,8 @@ class Schedule:
             self._next_retry = None
             return self._next_tick - now
         delay = self._delay()
+        if deadline is not None and now < deadline <= now + delay:
+            delay = min(delay, max(SHORTEST_RETRY_MS, (deadline - now) // 2))
         self._failures += 1
         self._next_retry = now + delay
         return min(delay, self._next_tick - now)

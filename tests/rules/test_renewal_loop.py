@@ -197,7 +197,10 @@ def test_failed_tries_come_after_half_a_second_and_then_twice_as_long_up_to_a_ti
 
     ticks = [at - START - 1 - TICK for at, _ in worker.failures]
     # The tick that comes in between is a try too.
-    assert ticks == [0, 500, 1_500, 3_500, 7_500, 15_000]
+    assert ticks[:6] == [0, 500, 1_500, 3_500, 7_500, 15_000]
+    # Another whole pause would outlast the lock: each further one is half of what is left.
+    assert ticks[6] == 15_000 + (DURATION - TICK - 1 - 15_000) // 2
+    assert all(100 <= pause <= 3_750 for pause in (later - at for at, later in itertools.pairwise(ticks[6:])))
     told = [(report.retry_in_ms, report.at_risk_in_ms) for _, report in worker.failures]
     assert told[:3] == [(500, 22_499), (1_000, 21_999), (2_000, 20_999)]
 

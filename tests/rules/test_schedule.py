@@ -82,3 +82,16 @@ def test_jitter_keeps_workers_apart() -> None:
     assert len(factors) > 50
     assert all(0.9 <= factor <= 1.1 for factor in factors)
     assert _schedule(jitter=1.1).passed(7_500, failed=True) == 550
+
+
+def test_a_pause_that_would_outlast_the_first_lock_is_cut_to_half_of_what_is_left() -> None:
+    schedule = Schedule(750, 0, jitter=lambda: 1.0)
+    schedule.passed(1_250, failed=True, deadline=3_000)
+    assert schedule.next_pass(3_000) == 1_750
+    schedule.passed(2_250, failed=True, deadline=3_000)
+    assert schedule.next_pass(3_000) == 2_625
+    schedule = Schedule(7_500, 0, jitter=lambda: 1.0)
+    schedule.passed(2_950, failed=True, deadline=3_000)
+    assert schedule.next_pass(None) == 3_050  # never a busy loop
+    schedule.passed(3_100, failed=True, deadline=3_000)
+    assert schedule.next_pass(None) == 4_100
