@@ -165,6 +165,8 @@ class JobLocks:
         if lock.result is not None:
             return lock.result
         self._live.pop((lock.queue, lock.job_id, lock.token), None)
+        # What a second caller is told while the first one waits for the answer: the lock is given back once.
+        lock.result = FinishResult.UNKNOWN
         lock.result = self._give_back(lock, outcome)
         return lock.result
 
@@ -194,7 +196,6 @@ class JobLocks:
             self.manager.release_later(release)
             if isinstance(error, RedisCallError):
                 return FinishResult.UNKNOWN
-            lock.result = FinishResult.UNKNOWN
             raise
         if answer == "gone" and release.keep_entry:
             # The sweep is to bring this job back, and there is nothing left to bring it back from. While we believed,
@@ -214,7 +215,6 @@ class JobLocks:
         except BaseException as error:
             if isinstance(error, RedisCallError):
                 return FinishResult.UNKNOWN
-            lock.result = FinishResult.UNKNOWN
             raise
         return FinishResult.RELEASED if found.lock_token in (None, lock.token) else FinishResult.LOST
 
