@@ -303,6 +303,7 @@ class LockManager:
             now_ms=self._clock.now_ms,
             outbox=self._outbox,
         )
+        excused: int | None = None
         while not task.stopping:
             with state.table.lock:
                 deadline = state.table.tracked.next_wakeup()
@@ -317,8 +318,12 @@ class LockManager:
                 now = self._clock.now_ms()
                 if now < wake_at:
                     continue  # woken because something changed
+            late = late_by(now, wake_at, self.options.call_limit)
+            if deadline is not None and deadline <= now:
+                # For one deadline the server is asked once: if it did not answer that pass, the clock judges.
+                late, excused = (0 if deadline == excused else late), deadline
             try:
-                failures = renewal.run(late_by(now, wake_at, self.options.call_limit))  # switches greenlets
+                failures = renewal.run(late)  # switches greenlets
             except (Exception, gevent.Timeout) as error:  # nobody above has a Timeout that could be meant
                 failures = [Failure(self.queue, (), error)]
             now = self._clock.now_ms()

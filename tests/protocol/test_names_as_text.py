@@ -49,7 +49,11 @@ def test_an_id_is_made_the_very_text_that_its_bytes_spell(given: object, text: s
     assert made == text
 
 
-@pytest.mark.parametrize("given", [None, True, 1.5, ["42"], object(), bytearray(b"42"), memoryview(b"42")], ids=lambda given: type(given).__name__)
+@pytest.mark.parametrize(
+    "given",
+    [None, True, 1.5, ["42"], object(), bytearray(b"42"), memoryview(b"42")],
+    ids=lambda given: type(given).__name__,
+)
 def test_an_id_of_a_type_that_runtimes_spell_differently_is_refused(given: object) -> None:
     with pytest.raises(IdTypeError):
         text_id("token", given)

@@ -89,7 +89,11 @@ def test_any_other_name_is_taken_as_it_is(name: str) -> None:
     assert key_part("queue", name) == name
 
 
-@pytest.mark.parametrize("value", [None, 1.0, True, [], (), bytearray(b"1"), memoryview(b"1"), object()], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "value",
+    [None, 1.0, True, [], (), bytearray(b"1"), memoryview(b"1"), object()],
+    ids=lambda value: type(value).__name__,
+)
 @pytest.mark.parametrize("kind", ["job_id", "token"])
 def test_an_id_that_cannot_be_text_is_a_type_error_that_says_what_to_pass(kind: str, value: object) -> None:
     with pytest.raises(IdTypeError, match=f"{kind} .* pass text, an int or ASCII bytes") as caught:

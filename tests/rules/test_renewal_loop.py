@@ -473,3 +473,13 @@ def test_a_late_tick_says_by_how_much_in_its_reports() -> None:
     # It overslept the ms on which it was to wake as well.
     assert [(lost.reason, lost.hub_blocked_ms) for _, _, lost in worker.lost] == [("missing", 40_000 - TICK + 1)]
     assert worker.server.renewals == []  # nothing is silently taken again
+
+
+def test_a_deadline_that_came_during_a_pass_without_an_answer_is_not_excused_for_ever() -> None:
+    # The pass before it ended too late to be on time, pass after pass, and the lock was never called lost.
+    worker = VirtualWorker(OPTIONS, lambda: Trip(0, 2 * OPTIONS.call_limit + 500, "call"))
+    worker.take("mail", "42", "token")
+
+    worker.run(2 * DURATION)
+
+    assert [lost.reason for _, _, lost in worker.lost] == ["expired"]
