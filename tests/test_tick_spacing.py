@@ -26,7 +26,8 @@ def test_every_tick_finds_the_lock_due_that_the_tick_before_renewed(
 
     def counted(self: TrackedLocks, now: int) -> list[TrackedLock]:
         locks = due(self, now)
-        found.append(len(locks))
+        if self.get("ticks", "1") is not None:
+            found.append(len(locks))
         return locks
 
     monkeypatch.setattr(TrackedLocks, "due", counted)
