@@ -91,8 +91,18 @@ class JobLocks:
         except RedisCallError as error:
             return self._unlocked(queue, job, error)
         if given is not None:
-            return self._adopt(keys, job, delivery, given)
-        return self._acquire(keys, job, delivery, payload)
+            lock = self._adopt(keys, job, delivery, given)
+        else:
+            lock = self._acquire(keys, job, delivery, payload)
+        try:
+            # A `stop` that came while the answer was on its way found nothing to wait for, and ended the renewal.
+            self._boot(queue)
+        except BaseException as error:
+            self.finish(lock, "requeued")
+            if isinstance(error, RedisCallError):
+                return self._unlocked(queue, job, error)
+            raise
+        return lock
 
     def _adopt(self, keys: QueueKeys, job: str, delivery: str | None, token: str) -> Lock:
         """Track a lock that the host took."""
@@ -159,6 +169,9 @@ class JobLocks:
         """
         if outcome not in OUTCOMES:
             raise OptionError("outcome", outcome, f"must be one of {', '.join(sorted(OUTCOMES))}")
+        if lock.owner is not self:
+            # Started through another attachment (detached since, or at another manager): that one renews it.
+            return lock.owner.finish(lock, outcome)
         if lock.pid != os.getpid():
             # A child that runs on after a fork in the middle of a job: the job, and its lock, are its parent's.
             return FinishResult.UNKNOWN
@@ -242,7 +255,9 @@ class JobLocks:
 
         """
         key = (lock.queue, lock.job_id, lock.token)
-        if lock.lost is not None:
+        if lock.owner is not self:
+            lock.owner.cancel_with(lock, cancel)
+        elif lock.lost is not None:
             cancel(lock, lock.lost)
         elif key in self._live:
             self._live[key] = (lock, cancel)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Protocol
 
-from echomq_plugin.events import FinishResult, LostLock
+from echomq_plugin.events import FinishResult, LostLock, Outcome
 
 
 class LockOwner(Protocol):
@@ -19,12 +20,21 @@ class LockOwner(Protocol):
         """Ask this process."""
         ...
 
+    def cancel_with(self, lock: Lock, cancel: Callable[[Lock, LostLock], object]) -> None:
+        """Name the way to stop its job."""
+        ...
+
+    def finish(self, lock: Lock, outcome: Outcome) -> FinishResult:
+        """Give the lock back."""
+        ...
+
 
 class Lock:
     """
     The lock of one run of one job.
 
     Attributes:
+        owner: who keeps it: the attachment it was started through.
         queue: the queue.
         job_id: the job.
         token: what the lock key holds.
@@ -39,7 +49,7 @@ class Lock:
 
     """
 
-    __slots__ = ("_owner", "delivery", "entry", "fence", "given", "job_id", "lost", "pid", "queue", "result", "token")
+    __slots__ = ("delivery", "entry", "fence", "given", "job_id", "lost", "owner", "pid", "queue", "result", "token")
 
     def __init__(
         self,
@@ -53,7 +63,7 @@ class Lock:
         given: bool = False,
         entry: bytes | None = None,
     ) -> None:
-        self._owner = owner
+        self.owner = owner
         self.queue = queue
         self.job_id = job_id
         self.token = token
@@ -71,7 +81,7 @@ class Lock:
     @property
     def believed(self) -> bool:
         """Whether this process still believes to hold it: no I/O, so another run may already know better."""
-        return self.lost is None and self._owner.believes(self)
+        return self.lost is None and self.owner.believes(self)
 
     def confirm(self) -> bool:
         """
@@ -81,4 +91,4 @@ class Lock:
             OwnershipUnknownError: Redis gave no answer. Write nothing until it does.
 
         """
-        return self._owner.confirm(self)
+        return self.owner.confirm(self)

@@ -92,7 +92,7 @@ def log_hook_failure(plugin_name: str, hook: str, error: BaseException, caller: 
 
     try:
         caller.call(log, limit_ms)
-    except Exception:
+    except BaseException:  # a handler may raise anything, and the lane must go on
         pass  # there is nowhere left to say so
 
 

@@ -159,12 +159,18 @@ class LockPlugin:
             whether every job had ended and every release was answered.
 
         """
-        if os.getpid() not in self._started_pids:
+        pid = os.getpid()
+        if pid not in self._started_pids:
             return True
         idle = self.manager.wait_until_idle(timeout_ms)
-        self.manager.stop()
-        self.reports.close()
-        self._started_pids.discard(os.getpid())
+        # First: a job that starts from here on starts this process' part anew.
+        self._started_pids.discard(pid)
+        try:
+            self.manager.stop()
+            self.reports.close()
+        except BaseException:
+            self._started_pids.add(pid)  # interrupted: it may be called again
+            raise
         self.connections.drop_idle()
         return idle
 

@@ -1,0 +1,77 @@
+"""Stops, attachments and log handlers at odd moments: every lock is renewed, and nothing given back is called lost."""
+
+from __future__ import annotations
+
+import logging
+
+import gevent
+import pytest
+
+from echomq_plugin import FinishResult, LockOptions, attach
+from faults.conftest import LOCK_MS, OPTIONS
+from faults.proxy import delay, script
+from faults.waiting import eventually, let_pass
+
+ACQUIRE = script("acquireLock-6")
+
+
+def test_a_job_whose_start_was_under_way_during_a_stop_is_renewed_all_the_same(proxy, client, pm, recorder):
+    plugin = attach(pm, proxy.url, "mail", LockOptions(lock_duration=LOCK_MS, stalled_interval=60_000))
+    plugin.start()
+    on_its_way = proxy.on(ACQUIRE, delay(after_ms=200), times=1)
+    starting = gevent.spawn(plugin.job_start, "mail", "42")
+    eventually(lambda: on_its_way.hits)
+
+    assert plugin.stop()  # nothing is tracked yet
+    lock = starting.get()
+    let_pass(2 * LOCK_MS)
+
+    assert client.get("emq:mail:42:lock") == lock.token.encode()
+    assert recorder.lost == []
+    assert plugin.job_finish(lock, "completed") is FinishResult.RELEASED
+    assert plugin.stop()
+
+
+def test_a_job_that_ends_through_a_later_attachment_is_not_called_lost_by_the_one_that_renews_it(
+    proxy, client, pm, recorder
+):
+    first = attach(pm, proxy.url, "mail", OPTIONS)
+    lock = pm.hook.echomq_job_start(queue="mail", job_id="42", delivery=None, payload=None, token=None)
+    first.detach(pm)
+    second = attach(pm, proxy.url, "mail", OPTIONS)
+    cancelled = []
+    second.cancel_with(lock, lambda *_: cancelled.append(1))
+
+    assert pm.hook.echomq_job_finish(lock=lock, outcome="completed") is FinishResult.RELEASED
+
+    assert first.manager.get_tracked_job_ids() == []
+    let_pass(LOCK_MS // 2)
+    assert recorder.lost == cancelled == []
+    assert first.stop()
+    assert second.stop()
+
+
+@pytest.mark.parametrize("side", ["auto", "native"])
+def test_a_log_handler_that_raises_anything_ends_no_lane(proxy, client, pm, recorder, side):
+    class Exits(logging.Handler):
+        def emit(self, record):
+            raise SystemExit(3)
+
+    from echomq_plugin import hookimpl_for
+
+    class Raises:
+        @hookimpl_for(pm)
+        def echomq_locks_renewed(self):
+            raise SystemExit(2)
+
+    logger, handler = logging.getLogger("echomq_plugin"), Exits()
+    pm.register(Raises())
+    plugin = attach(pm, proxy.url, "mail", OPTIONS, side=side)
+    logger.addHandler(handler)
+    try:
+        lock = plugin.job_start("mail", "42")
+        eventually(lambda: len(recorder.batches) > 1)
+        plugin.job_finish(lock, "completed")
+        assert plugin.stop()
+    finally:
+        logger.removeHandler(handler)
