@@ -114,13 +114,17 @@ class Renewal:
             try:
                 replies = self._send(batches)  # switches greenlets
             except Exception as error:
+                if len(batches) == 1 and _is_wrong_type(error):
+                    [(queue, locks)] = batches.items()
+                    failures += self._renew_the_others(queue, locks, error)
+                    continue
                 # The rest would wait for its limit too, round after round: leave it for the retry.
                 for rest in rounds[number:]:
                     failures += [Failure(queue, _ids(locks), error) for queue, locks in rest.items()]
                 break
             for (queue, locks), reply in zip(batches.items(), replies, strict=True):
                 if isinstance(reply, RedisCallError):
-                    failures.append(Failure(queue, _ids(locks), reply))
+                    failures += self._renew_the_others(queue, locks, reply)
                     continue
                 with self._table.lock:
                     settled = self._table.tracked.settle(locks, reply, sent_at)
@@ -205,6 +209,22 @@ class Renewal:
         # Else it changed hands in this moment: it stays due, and the next pass sees what it is.
         return []
 
+    def _renew_the_others(self, queue: str, locks: list[TrackedLock], error: Exception) -> list[Failure]:
+        """
+        Renew one by one what a batch could not because a lock's key is not text: the frozen script ends at that key.
+
+        Any other error is no single lock's. Switches greenlets.
+        """
+        if not _is_wrong_type(error):
+            return [Failure(queue, _ids(locks), error)]
+        failures: list[Failure] = []
+        for number, lock in enumerate(locks):
+            failed = self._renew_by_key(lock)
+            if failed and not _is_wrong_type(failed[0].error):
+                return [*failures, Failure(queue, _ids(locks[number:]), failed[0].error)]
+            failures += failed
+        return failures
+
     def _release(self) -> list[Failure]:
         """Repeat the releases that no answer came to. Switches greenlets."""
         with self._table.lock:
@@ -259,6 +279,10 @@ class Renewal:
 
 def _ids(locks: Iterable[TrackedLock]) -> tuple[str, ...]:
     return tuple(lock.job_id for lock in locks)
+
+
+def _is_wrong_type(error: BaseException) -> bool:
+    return isinstance(error, RedisCallError) and "WRONGTYPE" in str(error)
 
 
 def _failed_release(release: PendingRelease, error: Exception) -> Failure:

@@ -19,12 +19,13 @@ local claimed = {}
 for i = 5, #KEYS do
   local jobId, token = ARGV[4 + (i - 5) * 2], ARGV[5 + (i - 5) * 2]
   local claim = redis.call('HGET', KEYS[3], jobId)
-  local free = not claim or tonumber(string.match(claim, ' (%d+)$')) <= now
+  -- What is not in our form is no claim and no count: it must not keep the other jobs from being brought back.
+  local free = tonumber(string.match(claim or '', ' (%d+)$') or 0) <= now
   if free and redis.call('HGET', KEYS[1], jobId) == token and redis.call('EXISTS', KEYS[i]) == 0 then
     redis.call('HSET', KEYS[3], jobId, ARGV[1] .. ' ' .. string.format('%.0f', now + ARGV[2]))
     local count, countedFor = string.match(redis.call('HGET', KEYS[4], jobId) or '0  ', '^(%d+) (.-) ')
     if countedFor ~= token then
-      count = count + 1
+      count = (count or 0) + 1
       redis.call('HSET', KEYS[4], jobId, string.format('%.0f', count) .. ' ' .. token .. ' ' .. string.format('%.0f', now))
       redis.call('PEXPIRE', KEYS[4], ARGV[3])
     end

@@ -35,7 +35,7 @@ if not holder then
   if claim then
     local time = redis.call('TIME')
     local now = time[1] * 1000 + math.floor(time[2] / 1000)
-    if tonumber(string.match(claim, ' (%d+)$')) > now then
+    if tonumber(string.match(claim, ' (%d+)$') or 0) > now then
       return 'lost'
     end
   end

@@ -75,3 +75,34 @@ def test_a_log_handler_that_raises_anything_ends_no_lane(proxy, client, pm, reco
         assert plugin.stop()
     finally:
         logger.removeHandler(handler)
+
+
+def test_a_lock_key_that_is_not_text_costs_no_other_lock_its_renewal(proxy, client, pm, recorder):
+    plugin = attach(pm, proxy.url, "mail", LockOptions(lock_duration=LOCK_MS, stalled_interval=60_000))
+    bad, *good = [plugin.job_start("mail", str(number)) for number in range(5)]
+    client.delete("emq:mail:0:lock")
+    client.hset("emq:mail:0:lock", "a", "hash")
+    eventually(lambda: recorder.lost)
+    let_pass(LOCK_MS)
+
+    assert recorder.lost == [("mail", "0", "expired")]
+    assert all(lock.confirm() for lock in good)
+    for lock in (bad, *good):
+        plugin.job_finish(lock, "completed")
+    plugin.stop(timeout_ms=0)
+
+
+def test_a_claim_or_a_count_in_a_foreign_form_keeps_no_job_from_being_brought_back(proxy, client, pm, recorder):
+    client.sadd("emq:queues", "mail")
+    client.hset("emq:mail:held", mapping={"1": "dead", "2": "dead", "3": "dead"})
+    client.hset("emq:mail:held-data", mapping={"1": b"", "2": b"", "3": b""})
+    client.hset("emq:mail:held-claim", "1", "whatever")
+    client.hset("emq:mail:stalled-count", "2", "whatever")
+    recorder.put_back = True
+    plugin = attach(pm, proxy.url, "mail", OPTIONS)
+    plugin.start()
+
+    eventually(lambda: len(recorder.recovered) == 3)
+
+    assert client.hlen("emq:mail:held") == 0
+    assert plugin.stop()
