@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import gevent
 import pluggy
 
+from echomq_plugin.boots import Boots
 from echomq_plugin.callers import Caller
 from echomq_plugin.clocks import Clock, SystemClock
 from echomq_plugin.connections import Connections
@@ -101,6 +102,7 @@ class LockPlugin:
         self.queues: list[str] = [queue]
         self._known_queues: set[tuple[int, str]] = set()
         self._started_pids: set[int] = set()
+        self._boots = Boots()
         self.jobs = JobLocks(
             self.manager,
             Scripts(self.connections),
@@ -134,6 +136,10 @@ class LockPlugin:
             ServerUnsuitableError: Redis cannot do what is needed; nothing is started.
 
         """
+        if os.getpid() not in self._started_pids:
+            self._boots.run(self._start)
+
+    def _start(self) -> None:
         pid = os.getpid()
         if pid in self._started_pids:
             return
