@@ -123,12 +123,6 @@ class Lane(Generic[T]):
             watcher.stop()
             watcher.close()
         self._wake_thread()
-        with self._lock:
-            # A watcher is freed on its own hub, or with it.
-            if self._watcher is not None and self._hub is hub_of_this_thread():
-                watcher, self._watcher, self._hub = self._watcher, None, None
-                watcher.stop()
-                watcher.close()
 
     def _wake_thread(self) -> None:
         try:
