@@ -56,7 +56,9 @@ class ForkingLocks(LockedJobs):
     def cancel_run(self, run: Run, lost: LostLock) -> None:
         """Kill the work-horse."""
         super().cancel_run(run, lost)
-        self.kill_horse()
+        # Told late, it would hit the work-horse of the next job.
+        if self.runs.get(run.job_id) is run:
+            self.kill_horse()
 
     def kill_horse(self, *args: Any, **kwargs: Any) -> None:
         """Kill the work-horse if there is one: pid 0 would be this worker and everything started with it."""

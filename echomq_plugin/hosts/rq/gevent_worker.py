@@ -194,6 +194,11 @@ class GeventWorker(StopsJobs):
     def prepare_job_execution(self, job: Job, *args: Any, **kwargs: Any) -> None:
         """Nothing is left to do."""
 
+    def run_of(self, job: Job) -> Run | None:
+        """Return this greenlet's run: a run that lost its lock may end beside the job's next one."""
+        run = HERE.run
+        return run if run is not None and run.job_id == job.id else super().run_of(job)
+
     def run_locked(self, run: Run, job: Job, queue: Queue) -> None:
         """Run the job in this greenlet's slot."""
         run.job = job
@@ -208,7 +213,8 @@ class GeventWorker(StopsJobs):
         except StopJob:
             self._fail_stopped(run, job, queue)
         finally:
-            self.slots.pop(job.id, None)
+            if self.slots.get(job.id) is HERE.slot:
+                del self.slots[job.id]
 
     def handle_execution_ended(self, job: Job, *args: Any, **kwargs: Any) -> None:
         """Leave RQ's code also where the job was stopped, or its lock is lost: neither has failed."""
@@ -225,7 +231,7 @@ class GeventWorker(StopsJobs):
     def cancel_run(self, run: Run, lost: LostLock) -> None:
         """Interrupt the job. Called in the cancel lane, from any thread."""
         super().cancel_run(run, lost)
-        slot = self.slots.get(run.job_id)
+        slot = self.slots.get(run.job_id) if self.runs.get(run.job_id) is run else None
         if slot is not None:
             slot.interrupt(LockLostInterrupt(lost))
 

@@ -142,7 +142,9 @@ class LockedJobs(FencedWrites):
             try:
                 self._finish(run, job, queue)
             finally:
-                self.runs.pop(job.id, None)
+                # Once the lock is given up, or lost, the job's next run may have begun in another greenlet here.
+                if self.runs.get(job.id) is run:
+                    del self.runs[job.id]
         return True
 
     def set_state(self, state: str, *args: Any, **kwargs: Any) -> None:

@@ -78,7 +78,8 @@ class SimpleLocks(LockedJobs):
     def cancel_run(self, run: Run, lost: LostLock) -> None:
         """Interrupt the job."""
         super().cancel_run(run, lost)
-        interrupt = self._interrupt
+        # Told late, it would hit the next job.
+        interrupt = self._interrupt if self.runs.get(run.job_id) is run else None
         if interrupt is not None:
             interrupt.send(lost)
 

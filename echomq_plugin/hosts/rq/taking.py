@@ -55,7 +55,8 @@ class TakesJobs(LockedJobs, SimpleWorker):
             if self._free.locked() or time.monotonic() < self._paused_until:
                 self._wait_for_change()
                 continue
-            self.check_for_suspension(timeout is None)
+            if not self._taken:  # what is taken has left its queue, and RQ fails it there after a minute
+                self.check_for_suspension(timeout is None)
             try:
                 self.heartbeat()
                 if self.should_run_maintenance_tasks:

@@ -75,6 +75,18 @@ def fail_times(times: int) -> str:
     return "done"
 
 
+def fail_then_wait_for_key(key: str) -> str:
+    """Fail at the first run; the second one waits."""
+    job_id = _told_start()
+    if CONNECTION.llen(f"events:{job_id}") > 1:
+        while not CONNECTION.exists(key):
+            time.sleep(0.01)
+    _told_end(job_id)
+    if CONNECTION.llen(f"events:{job_id}") == 2:
+        raise ValueError("on purpose")
+    return "waited"
+
+
 def give_back(times: int) -> object:
     job_id = _told_start()
     _told_end(job_id)

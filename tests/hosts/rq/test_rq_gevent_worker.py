@@ -5,16 +5,21 @@ from __future__ import annotations
 import signal
 import time
 
+import gevent.event
+import gevent.lock
+import gevent.pool
 import pytest
 import redis
 import rq_jobs
 from conftest import StartWorker, runs, until
-from rq import Queue
+from rq import Queue, Retry
 from rq.command import send_shutdown_command, send_stop_job_command
 from rq.job import Callback, JobStatus
 from rq.registry import FailedJobRegistry, FinishedJobRegistry, StartedJobRegistry
 from rq.suspension import resume, suspend
 from test_rq_locks import GEVENT
+
+from echomq_plugin.hosts.rq.taking import TakesJobs
 
 LATE = "monkey-patched late"
 
@@ -77,6 +82,35 @@ def test_stop_job_stops_one_of_many(client: redis.Redis, start_worker: StartWork
     assert [job.get_status() for job in jobs].count(JobStatus.FINISHED) == 4
     assert runs(client, jobs[3].id) == ["start"]
     assert not client.exists("emq:q:held")
+
+
+def test_a_jobs_next_run_is_known_to_the_worker_that_still_ends_the_first(
+    client: redis.Redis, start_worker: StartWorker
+) -> None:
+    """The retry begins in one greenlet while another still ends the first run: it can be stopped all the same."""
+    queue = Queue("q", connection=client)
+    job = queue.enqueue(rq_jobs.fail_then_wait_for_key, "go", retry=Retry(max=1))
+    worker = start_worker("q", worker_class="slow_worker.SlowToEnd", patched=True)
+    until(lambda: runs(client, job.id) == ["start", "end", "start"])
+    time.sleep(1.5)  # the first run's greenlet has ended by now
+    send_stop_job_command(client, job.id)
+    until(lambda: job.get_status() == JobStatus.STOPPED)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert not client.exists("emq:q:held")
+
+
+def test_jobs_already_taken_are_run_though_workers_are_suspended(client: redis.Redis) -> None:
+    """They have left their queue, and RQ fails there what waits for a minute."""
+    queue = Queue("q", connection=client)
+    ids = [queue.enqueue(rq_jobs.nothing).id for _ in range(3)]
+    worker = TakesJobs([queue], connection=client)
+    worker._free = gevent.lock.BoundedSemaphore(10)
+    worker._jobs, worker._changed = gevent.pool.Group(), gevent.event.Event()
+    first = worker.dequeue_job_and_maintain_ttl(None)
+    suspend(client)
+    taken = [first, worker.dequeue_job_and_maintain_ttl(None), worker.dequeue_job_and_maintain_ttl(None)]
+    assert [result[0].id for result in taken if result is not None] == ids
 
 
 def test_a_warm_shutdown_takes_no_more_and_waits_for_all(client: redis.Redis, start_worker: StartWorker) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -17,8 +19,9 @@ from rq.worker import SimpleWorker
 from test_rq_locks import FORKING, SIMPLE, WITH_WORK_HORSES, lock_key
 
 from echomq_plugin.embedded import EmbeddedServer
-from echomq_plugin.events import StalledJob
-from echomq_plugin.hosts.rq import LockedSimpleWorker
+from echomq_plugin.events import LostLock, StalledJob
+from echomq_plugin.hosts.rq import LockedSimpleWorker, LockedWorker
+from echomq_plugin.hosts.rq.runs import Run
 from echomq_plugin.hosts.rq.stalled import payload_of
 
 
@@ -132,6 +135,23 @@ def test_a_job_whose_lock_vanishes_runs_again(client: redis.Redis, start_worker:
     assert not alive(work_horse)
     until(lambda: job.get_status() == JobStatus.FINISHED)
     assert runs(client, job.id) == ["start", "start", "end"]
+
+
+def test_news_of_a_lost_lock_that_comes_late_kills_no_other_jobs_work_horse(client: redis.Redis) -> None:
+    worker = LockedWorker([Queue("q", connection=client)], connection=client)
+    ended, current = (Run(name, f"emq:q:{name}:lock", "token", 1_500, os.getpid()) for name in ("ended", "current"))
+    worker.runs["current"] = current
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True) as horse:
+        worker._horse_pid = horse.pid
+        worker.cancel_run(ended, LostLock("ended", "token", "missing", 1_000))
+        assert horse.stdin is not None
+        horse.stdin.write(b"\n")
+        horse.stdin.close()
+        assert horse.wait(30) == 0
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True) as horse:
+        worker._horse_pid = horse.pid
+        worker.cancel_run(current, LostLock("current", "token", "missing", 1_000))
+        assert horse.wait(30) == -signal.SIGKILL
 
 
 def test_a_work_horse_that_finds_its_lock_gone_writes_nothing(client: redis.Redis, start_worker: StartWorker) -> None:
