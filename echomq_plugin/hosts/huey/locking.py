@@ -157,6 +157,10 @@ class LockedTasks:
         self._inside.add(worker)
         try:
             value = self._execute_any(task, timestamp)
+        except (RedisError, RedisCallError, OSError):
+            # Huey could not ask whether the task is revoked, or not schedule it: it has not been dealt with.
+            storage.leave()
+            raise
         except Exception:
             storage.done()
             raise

@@ -14,6 +14,7 @@ from huey import MemoryHuey, PriorityRedisHuey, RedisHuey, SqliteHuey, signals
 from huey import __version__ as huey_version
 from huey.exceptions import CancelExecution, RetryTask, TaskException
 from huey.storage import RedisStorage
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from echomq_plugin import LockOptions, StalledJob, hookimpl_for
 from echomq_plugin.errors import HostSetupError
@@ -531,3 +532,26 @@ def test_cancelling_a_task_by_hand_still_works(huey, client):
     run_next(huey)
     assert huey.pending_count() == 0
     assert traces(client) == []
+
+
+@pytest.mark.parametrize("step", ["is_revoked", "ready_to_run"])
+def test_a_taken_task_stays_taken_when_redis_fails_before_its_start(server, client, monkeypatch, step):
+    """Huey asks Redis, or schedules, before it runs a task: without an answer the task is not forgotten."""
+    huey = RedisHuey("app", storage_class=ReliableRedisStorage, url=server.url, blocking=False, utc=True)
+    lock_tasks(huey, options=OPTIONS)
+
+    @huey.task()
+    def work():
+        raise AssertionError("it must not run")
+
+    def no_answer(*_):
+        raise RedisConnectionError("gone")
+
+    work()
+    task = huey.dequeue()
+    monkeypatch.setattr(huey, step, no_answer)
+    with pytest.raises(RedisConnectionError):
+        huey.execute(task)
+    huey.dequeue()  # forgets what this worker has dealt with
+    assert client.llen("huey.redis.app:processing") == 1
+    huey.storage.pool.disconnect()
