@@ -55,9 +55,9 @@ class TakesJobs(LockedJobs, SimpleWorker):
             if self._free.locked() or time.monotonic() < self._paused_until:
                 self._wait_for_change()
                 continue
-            if not self._taken:  # what is taken has left its queue, and RQ fails it there after a minute
-                self.check_for_suspension(timeout is None)
             try:
+                if not self._taken:  # what is taken has left its queue, and RQ fails it there after a minute
+                    self.check_for_suspension(timeout is None)
                 self.heartbeat()
                 if self.should_run_maintenance_tasks:
                     self.run_maintenance_tasks()

@@ -100,6 +100,28 @@ def test_a_jobs_next_run_is_known_to_the_worker_that_still_ends_the_first(
     assert not client.exists("emq:q:held")
 
 
+def test_a_worker_outlives_a_redis_that_does_not_say_whether_workers_are_suspended(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on asking for jobs, as RQ's own does."""
+    queue = Queue("q", connection=client)
+    job = queue.enqueue(rq_jobs.nothing)
+    worker = TakesJobs([queue], connection=client)
+    worker._free = gevent.lock.BoundedSemaphore(10)
+    worker._jobs, worker._changed = gevent.pool.Group(), gevent.event.Event()
+    answers = [redis.ConnectionError("refused"), redis.TimeoutError("no answer")]
+
+    def check_for_suspension(burst: bool) -> None:
+        if answers:
+            raise answers.pop()
+
+    monkeypatch.setattr(worker, "check_for_suspension", check_for_suspension)
+    result = worker.dequeue_job_and_maintain_ttl(None)
+    assert result is not None
+    assert result[0].id == job.id
+    assert not answers
+
+
 def test_jobs_already_taken_are_run_though_workers_are_suspended(client: redis.Redis) -> None:
     """They have left their queue, and RQ fails there what waits for a minute."""
     queue = Queue("q", connection=client)
