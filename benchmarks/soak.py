@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import redis
@@ -33,6 +33,10 @@ WORKERS = 4
 LIVE_JOBS = 2_000
 PAUSES_S = (2.0, 6.0)
 SETTLE_S = 240.0
+SWEPT_S = 45.0
+"""By then a dead worker's jobs are back in their queue: until then only their entries know of them."""
+KNOWN_AGAIN_S = 8.0
+"""By then the live workers have told a server that forgot; before, what a worker takes with it is known to nobody."""
 
 
 class Soak:
@@ -130,6 +134,7 @@ class Soak:
     # -- faults ------------------------------------------------------------------------------------------------------
 
     def worker_killed(self) -> None:
+        self._keep_apart(self.forgot, KNOWN_AGAIN_S)
         number = self.dice.randrange(len(self.workers))
         worker = self.workers.pop(number)
         worker.kill()
@@ -159,7 +164,14 @@ class Soak:
         time.sleep(self.dice.choice((0.1, 2.0)))
         self.server.start()
 
+    def _keep_apart(self, moments: Iterable[int], seconds: float) -> None:
+        """A job that the server forgets and whose worker dies is gone (docs/guarantees.md): not asked for here."""
+        left = max(moments, default=-(10**9)) / 1000 + seconds - self.clock.now_ms() / 1000
+        if left > 0:
+            self._wait(left)
+
     def server_emptied(self) -> None:
+        self._keep_apart(self.died.values(), SWEPT_S)
         with redis.Redis(port=self.server.port) as admin:
             admin.flushall()
         self.forgot.append(self.clock.now_ms())
