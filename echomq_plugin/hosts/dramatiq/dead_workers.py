@@ -59,7 +59,7 @@ class DeadWorkers:
             heartbeat = self._heartbeat(client, worker_id)
             dead = self._acting_as(worker_id, client)
             dead.do_requeue(queue_name, delivery)
-            self._restore_dropped(dead, client, queue_name, delivery)
+            self.restore_dropped(dead, client, queue_name, delivery)
             if heartbeat is None or heartbeat + self._silent_ms < current_millis():
                 self._requeue_all(dead, client)
             self._set_heartbeat(client, worker_id, heartbeat)
@@ -99,7 +99,8 @@ class DeadWorkers:
         if waiting:
             dead.do_requeue(queue_name, *waiting)
 
-    def _restore_dropped(self, dead: Any, client: Any, queue_name: str, delivery: str) -> None:
+    def restore_dropped(self, dead: Any, client: Any, queue_name: str, delivery: str) -> None:
+        """Enqueue a delivery anew if a dropped copy took its body along. Switches greenlets."""
         key = self._dropped_key(queue_name, delivery)
         body = client.get(key)
         if body is not None:

@@ -122,6 +122,7 @@ class RedisDeliveries:
         name = self.name(message)
         self.leave(message)
         self._broker.do_requeue(message.queue_name, name)
+        self._dead_workers.restore_dropped(self._broker, self._broker.client, message.queue_name, str(name))
 
     def leave(self, message: Any) -> bool:
         """See ``Deliveries``. The broker acknowledges by name, and a name that it does not know changes nothing."""

@@ -348,3 +348,28 @@ def test_the_lock_goes_after_the_retry_is_enqueued(broker, client):
         wait_until(lambda: traces(client) == [])
     assert held_at_retry == [1]
     assert outcomes == [("retry", 1)]
+
+
+def test_a_lost_run_whose_copy_was_dropped_comes_back(broker, client):
+    """The copy took the body along when it was acknowledged: the loser gives it back too."""
+    middleware = LockMiddleware(options=OPTIONS)
+    broker.add_middleware(middleware)
+    started, go_on, runs = threading.Event(), threading.Event(), []
+
+    def slow():
+        runs.append(1)
+        started.set()
+        try:
+            go_on.wait(20)
+        except BaseException:  # it does not let itself be interrupted
+            go_on.wait(20)
+
+    actor = dramatiq.actor(slow, broker=broker, actor_name="slow")
+    with working(broker):
+        message = actor.send()
+        wait_until(started.is_set)
+        client.rpush("dramatiq:default", message.options["redis_message_id"])
+        wait_until(lambda: client.hlen("dramatiq:default.msgs") == 0)
+        client.delete(KEYS.lock(message.message_id))
+        go_on.set()
+        wait_until(lambda: len(runs) == 2 and not traces(client))
