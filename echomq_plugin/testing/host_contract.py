@@ -352,6 +352,7 @@ class HostContract:
         worker = self.start_worker()
         name, job_id = self.running_job(runs_for_ms=2 * self.lock_duration)
         token = self.token(job_id)
+        assert token is not None, "a running job has no lock: take it before the job runs"
         self.stop(worker)
         self.start_worker()
         while self.runs(name).completed == 0:

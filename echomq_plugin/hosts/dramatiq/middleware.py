@@ -196,6 +196,8 @@ class LockMiddleware(Middleware):
         except Exception as error:
             # It stays among this worker's unacknowledged messages, and its entry brings it back from there.
             log_event(logging.WARNING, "not given back", job_id=run.lock.job_id, error=error)
+            # Now, and not by the acknowledgement that follows: it is of no message, and would end the job.
+            run.finish("interrupted")
         else:
             run.finish("requeued")
 
@@ -231,6 +233,8 @@ class LockMiddleware(Middleware):
     # -- the library's hooks -----------------------------------------------------------------------------------------
 
     def _attach(self, broker: Any, queue_name: str) -> LockPlugin:
+        if any(isinstance(other, LockMiddleware) and other is not self for other in broker.middleware):
+            raise HostSetupError(broker, "it has two LockMiddleware, and each would drop the other's messages: add one")
         if self._deliveries is None:
             deliveries = deliveries_of(broker, self._connection, self._options, self._held)
             self._source = self._connection if self._connection is not None else broker.client

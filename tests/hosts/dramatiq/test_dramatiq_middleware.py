@@ -373,3 +373,42 @@ def test_a_lost_run_whose_copy_was_dropped_comes_back(broker, client):
         client.delete(KEYS.lock(message.message_id))
         go_on.set()
         wait_until(lambda: len(runs) == 2 and not traces(client))
+
+
+def test_a_lost_run_that_cannot_be_given_back_keeps_its_entry(broker, client, monkeypatch):
+    """The acknowledgement that follows is of no message: it must not end the job."""
+    middleware = LockMiddleware(options=OPTIONS)
+    broker.add_middleware(middleware)
+    started, go_on, tried = threading.Event(), threading.Event(), threading.Event()
+
+    def slow():
+        started.set()
+        try:
+            go_on.wait(20)
+        except BaseException:  # it does not let itself be interrupted
+            go_on.wait(20)
+
+    def no_answer(*_):
+        tried.set()
+        raise ConnectionError("gone")
+
+    actor = dramatiq.actor(slow, broker=broker, actor_name="slow")
+    with working(broker, threads=1):
+        message = actor.send()
+        wait_until(started.is_set)
+        monkeypatch.setattr(broker, "do_requeue", no_answer)
+        client.delete(KEYS.lock(message.message_id))
+        go_on.set()
+        wait_until(tried.is_set)
+        monkeypatch.undo()
+        started.clear()
+        wait_until(started.is_set)  # the sweep brought it back
+        wait_until(lambda: not traces(client))
+
+
+def test_a_second_lock_middleware_is_refused(broker, client):
+    """Each would take the other's lock for that of a running delivery, and drop every message."""
+    broker.add_middleware(LockMiddleware(options=OPTIONS))
+    broker.add_middleware(LockMiddleware(options=OPTIONS))
+    with pytest.raises(HostSetupError, match="add one"):
+        dramatiq.actor(lambda: None, broker=broker, actor_name="any")
