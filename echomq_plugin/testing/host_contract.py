@@ -63,7 +63,9 @@ class HostContract:
     can_be_forced: ClassVar[bool] = True
     can_interrupt: ClassVar[bool] = True
     lock_duration: ClassVar[int] = 2_000
-    stalled_interval: ClassVar[int] = 1_000
+    # Passes further apart than `lock_renew_time` and one call: a run whose lock was deleted is told, and cancelled,
+    # before its job comes back.
+    stalled_interval: ClassVar[int] = 3_000
     limit_s: ClassVar[float] = 40.0
 
     def __init_subclass__(cls) -> None:

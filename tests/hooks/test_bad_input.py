@@ -197,8 +197,11 @@ def test_keys_of_the_wrong_type_end_no_renewal(
     manager.track_job("bad", "token")
     client.set("emq:video:1:lock", "token")
     manager.track_job("1", "token", queue="video")
-    # The other queue has nothing to do with it.
-    _until(lambda: any("WRONGTYPE" in str(error) for error in reported) and "1" in renewed)
+    # The other queue has nothing to do with it. A stalled set that is none costs no renewal: each lock has its own key.
+    if key == "emq:mail:stalled":
+        _until(lambda: {"good", "1"} <= set(renewed))
+    else:
+        _until(lambda: any("WRONGTYPE" in str(error) for error in reported) and "1" in renewed)
 
     client.delete(key)
     client.set("emq:mail:good:lock", "token", px=6_000)
