@@ -394,7 +394,7 @@ def test_items_that_somebody_holds_are_no_orphans(app, client, wait_until):
     seen = []
     app.consume(seen.append)
     wait_until(lambda: seen == [b"orphan"], "the orphan ran")
-    assert sorted(items(client, "mail:processing")) == [b"entered", b"locked"]
+    wait_until(lambda: sorted(items(client, "mail:processing")) == [b"entered", b"locked"], "only the orphan went")
 
 
 def test_an_item_that_was_acknowledged_is_not_pushed_again_when_its_worker_dies(app, client, wait_until):
