@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 from rq.job import Job
@@ -12,46 +11,7 @@ from rq.worker import SimpleWorker
 from echomq_plugin.events import LostLock
 from echomq_plugin.hosts.rq.locking import LockedJobs
 from echomq_plugin.hosts.rq.runs import Run
-from echomq_plugin.interrupts import GreenletInterrupt, LockLostInterrupt
-from echomq_plugin.native import allocate_lock, thread_id, uses_gevent
-
-
-class ThreadInterrupt:
-    """
-    Raises ``LockLostInterrupt`` in the native thread that made it, until it is closed.
-
-    Best effort: it is raised between two bytecodes, so a call into C ends first.
-    """
-
-    def __init__(self) -> None:
-        self._thread = ctypes.c_ulong(thread_id())
-        self._lock = allocate_lock()
-        self._open = True
-
-    def send(self, lost: LostLock) -> None:
-        """Interrupt the job. Callable from any native thread."""
-
-        def __init__(interrupt: LockLostInterrupt) -> None:  # noqa: N807  # CPython makes the instance, without arguments
-            LockLostInterrupt.__init__(interrupt, lost)
-
-        with self._lock:
-            if self._open:
-                self._open = False
-                kind = type("LockLostInterrupt", (LockLostInterrupt,), {"__init__": __init__})
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, ctypes.py_object(kind))
-
-    def close(self) -> None:
-        """The job has ended: what is still on its way must not hit what this thread does next."""
-        try:
-            self._close()
-        except LockLostInterrupt:
-            # It came at the last moment, and there is only one.
-            self._close()
-
-    def _close(self) -> None:
-        with self._lock:
-            self._open = False
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, None)
+from echomq_plugin.interrupts import interrupt_for_this_run
 
 
 class SimpleLocks(LockedJobs):
@@ -66,7 +26,7 @@ class SimpleLocks(LockedJobs):
 
     def run_locked(self, run: Run, job: Job, queue: Queue) -> None:
         """Run the job, ready to be interrupted."""
-        interrupt: Any = GreenletInterrupt() if uses_gevent() else ThreadInterrupt()
+        interrupt = interrupt_for_this_run()
         self._interrupt = interrupt
         try:
             if not run.cancelled:
