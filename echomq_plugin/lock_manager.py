@@ -6,18 +6,15 @@ import atexit
 import os
 from collections.abc import Callable, Sequence
 
-import gevent
-
 from echomq_plugin.callbacks import Callbacks
 from echomq_plugin.clocks import Clock, SystemClock
 from echomq_plugin.connections import Connections
-from echomq_plugin.events import LocksLost, LostLock, RenewalFailed, Report
+from echomq_plugin.events import LocksLost, LostLock, Report
 from echomq_plugin.hubs import CallersHub, DedicatedHub, HubRunner, Task
 from echomq_plugin.keys import DEFAULT_PREFIX, key_part, text_id
 from echomq_plugin.native import pause
 from echomq_plugin.options import LockOptions
-from echomq_plugin.renewal import Failure, Renewal
-from echomq_plugin.schedule import Schedule, late_by
+from echomq_plugin.renewal_loop import RenewalLoop
 from echomq_plugin.scripts import Scripts
 from echomq_plugin.table import LockTable, PendingRelease
 from echomq_plugin.tracking import TrackedLocks
@@ -30,19 +27,16 @@ TaskBody = Callable[[Task], None]
 class _ProcessState:
     """All that belongs to one process: after a fork the child makes its own and leaves its parent's alone."""
 
-    def __init__(self, options: LockOptions) -> None:
-        self.pid = os.getpid()
-        self.table = LockTable(
-            TrackedLocks(
-                lock_duration=options.lock_duration,
-                threshold=options.interval,
-                max_hold_ms=options.max_hold_ms,
-                hold_grace_ms=options.hold_grace,
-            )
-        )
+    def __init__(self, table: LockTable, loop: RenewalLoop) -> None:
+        self.table = table
+        self.loop = loop
         self.hub: HubRunner | None = None
         self.renewal_task: Task | None = None
-        self.asked = False
+
+    def wake(self) -> None:
+        """Have the renewal greenlet look again at what there is to do."""
+        if self.renewal_task is not None:
+            self.renewal_task.wake()
 
 
 class LockManager:
@@ -126,7 +120,7 @@ class LockManager:
         with state.table.lock:
             if state.hub is not None:
                 return
-            bodies: list[TaskBody] = [lambda task: self._run(state, task), *self._companions]
+            bodies: list[TaskBody] = [state.loop.run, *self._companions]
             clock_wait = None if self._own_clock is None else self._own_clock.wait
             tasks = [Task(body, clock_wait) for body in bodies]
             state.renewal_task = tasks[0]
@@ -245,7 +239,8 @@ class LockManager:
         if lost:
             self._outbox(LocksLost(queue, tuple(report for _, report in lost)))
         if renew_now:
-            self._ask(state)
+            state.loop.ask()
+            state.wake()
 
     def untrack(self, queue: str, job_id: str, token: str) -> bool:
         """Stop renewing this very lock, whatever else its job has now; False when it was not tracked."""
@@ -263,8 +258,7 @@ class LockManager:
         if self._started and state.hub is None:
             self.start()
         state.table.add_release(release)
-        if state.renewal_task is not None:
-            state.renewal_task.wake()
+        state.wake()
 
     def believes(self, queue: str, job_id: str, token: str) -> bool:
         """Tell, without I/O, whether this very lock is tracked and may still be trusted."""
@@ -287,64 +281,6 @@ class LockManager:
             pause(_POLL_S)
         return True
 
-    # -- the greenlet ------------------------------------------------------------------------------------------------
-
-    def _run(self, state: _ProcessState, task: Task) -> None:
-        """Tick until stopped. No error of Redis, and no other, ends this loop."""
-        # On the exact ms a tick would find what the tick before renewed within its first ms not due yet (strictly more,
-        # says the protocol), and leave it for one more whole tick. A clock of one's own keeps the protocol's numbers.
-        interval = self.options.interval + (1 if self._own_clock is None else 0)
-        schedule = Schedule(interval, self._clock.now_ms())
-        renewal = Renewal(
-            state.table,
-            self.scripts,
-            prefix=self.options.prefix,
-            batch_size=self.options.batch_size,
-            now_ms=self._clock.now_ms,
-            outbox=self._outbox,
-        )
-        excused: int | None = None
-        while not task.stopping:
-            with state.table.lock:
-                deadline = state.table.tracked.next_wakeup()
-                waiting_releases = bool(state.table.releases)
-                asked, state.asked = state.asked, False
-            now = self._clock.now_ms()
-            if waiting_releases:
-                schedule.retry_soon(now)
-            wake_at = now if asked else schedule.next_pass(deadline)
-            if wake_at > now:
-                task.wait(wake_at - now)  # switches greenlets
-                now = self._clock.now_ms()
-                if now < wake_at:
-                    continue  # woken because something changed
-            late = late_by(now, wake_at, self.options.call_limit)
-            if deadline is not None and deadline <= now:
-                # For one deadline the server is asked once: if it did not answer that pass, the clock judges.
-                late, excused = (0 if deadline == excused else late), deadline
-            try:
-                failures = renewal.run(late)  # switches greenlets
-            except (Exception, gevent.Timeout) as error:  # nobody above has a Timeout that could be meant
-                failures = [Failure(self.queue, (), error)]
-            now = self._clock.now_ms()
-            with state.table.lock:
-                deadline = state.table.tracked.next_wakeup()
-            retry_in_ms = schedule.passed(now, failed=bool(failures), deadline=deadline)
-            self._report_failures(state, failures, now, retry_in_ms)
-
-    def _report_failures(self, state: _ProcessState, failures: list[Failure], now: int, retry_in_ms: int) -> None:
-        for failure in failures:
-            with state.table.lock:
-                locks = [state.table.tracked.get(failure.queue, job_id) for job_id in failure.job_ids]
-            deadlines = [lock.renewed_at + self.options.lock_duration - now for lock in locks if lock is not None]
-            at_risk_in_ms = max(0, min(deadlines, default=self.options.lock_duration))
-            self._outbox(RenewalFailed(failure.queue, failure.job_ids, failure.error, retry_in_ms, at_risk_in_ms))
-
-    def _ask(self, state: _ProcessState) -> None:
-        state.asked = True
-        if state.renewal_task is not None:
-            state.renewal_task.wake()
-
     # -- the process -------------------------------------------------------------------------------------------------
 
     def _state(self) -> _ProcessState:
@@ -352,8 +288,30 @@ class LockManager:
         pid = os.getpid()
         state = self._states.get(pid)
         if state is None:
-            state = self._states.setdefault(pid, _ProcessState(self.options))
+            state = self._states.setdefault(pid, self._new_state())
         return state
+
+    def _new_state(self) -> _ProcessState:
+        options = self.options
+        table = LockTable(
+            TrackedLocks(
+                lock_duration=options.lock_duration,
+                threshold=options.interval,
+                max_hold_ms=options.max_hold_ms,
+                hold_grace_ms=options.hold_grace,
+            )
+        )
+        loop = RenewalLoop(
+            table,
+            self.scripts,
+            options,
+            queue=self.queue,
+            clock=self._clock,
+            # A clock of one's own keeps the protocol's numbers.
+            spare_ms=1 if self._own_clock is None else 0,
+            outbox=self._outbox,
+        )
+        return _ProcessState(table, loop)
 
     def _queue(self, queue: str | None) -> str:
         return self.queue if queue is None else key_part("queue", queue)

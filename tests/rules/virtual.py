@@ -228,8 +228,7 @@ class VirtualWorker:
 
     def run(self, ms: int) -> None:
         """Let the loop run for so long."""
-        state = self.manager._state()
-        self.manager._run(state, _Task(self.clock, ms))  # type: ignore[arg-type]
+        self.manager._state().loop.run(_Task(self.clock, ms))  # type: ignore[arg-type]
 
     @property
     def lost(self) -> list[tuple[int, str, LostLock]]:
