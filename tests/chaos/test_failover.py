@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pluggy
@@ -20,13 +21,11 @@ from faults.waiting import eventually
 
 from chaos import holder
 from chaos.servers import SERVICE, Cluster, SentinelGroup
-from echomq_plugin import LockOptions, LockPlugin, attach
+from echomq_plugin import LockPlugin, attach
 from echomq_plugin.embedded import EmbeddedServer
 
 QUEUE = "{mail}"
 WORKERS, LOCKS_EACH, LATE = 4, 250, 20
-RENEWED_LATELY_MS = holder.LOCK_MS * 80 // 100
-OPTIONS = LockOptions(lock_duration=holder.LOCK_MS, stalled_interval=60_000)
 
 
 class Holders:
@@ -79,10 +78,15 @@ def lose_the_master(master: EmbeddedServer, replicas: list[EmbeddedServer], plug
 
 
 def check(connection: redis.Redis, holders: Holders, plugin: LockPlugin, recorder: Recorder, late: list[str]) -> None:
+    """To be called as soon as the master is dead."""
+    died_at = time.monotonic()
     early = [str(number) for number in range(WORKERS * LOCKS_EACH)]
     not_renewed = set(early)
 
     def all_renewed() -> bool:
+        assert holders.said("lost") == []
+        # Whatever the old master renewed lives for less than this.
+        most_without = holder.LOCK_MS - (time.monotonic() - died_at) * 1000
         asked = sorted(not_renewed)
         pipeline = connection.pipeline(transaction=False)
         for job_id in asked:
@@ -91,15 +95,12 @@ def check(connection: redis.Redis, holders: Holders, plugin: LockPlugin, recorde
             lives = pipeline.execute()
         except redis.RedisError:
             return False
-        not_renewed.difference_update(
-            job_id for job_id, life in zip(asked, lives, strict=True) if life > RENEWED_LATELY_MS
-        )
+        not_renewed.difference_update(job_id for job_id, life in zip(asked, lives, strict=True) if life > most_without)
         return not not_renewed
 
     eventually(lambda: len(recorder.lost) >= LATE, "the late ones are reported", 60)
     eventually(all_renewed, "the others are renewed on the new master", 60)
     assert sorted(recorder.lost) == sorted((QUEUE, job_id, "missing") for job_id in late)
-    assert holders.said("lost") == []
     # Nobody but us still knew of them: now the sweep does.
     assert set(connection.hkeys(f"emq:{QUEUE}:held")) == {name.encode() for name in (*early, *late)}
     holders.end()
@@ -114,7 +115,7 @@ def test_the_master_of_a_sentinel_group_is_killed(
 ) -> None:
     ports = ",".join(str(port) for _, port in sentinels.addresses())
     holders = Holders(f"sentinel:{SERVICE}:{ports}", tmp_path)
-    plugin = attach(pm, sentinels.connection(), QUEUE, OPTIONS)
+    plugin = attach(pm, sentinels.connection(), QUEUE, holder.OPTIONS)
     try:
         plugin.start()
         eventually(lambda: len(holders.said("ready")) == WORKERS, str(tmp_path), 60)
@@ -132,7 +133,7 @@ def test_a_master_of_a_cluster_is_killed(
 ) -> None:
     cluster = cluster_with_replicas
     holders = Holders(f"cluster:{cluster.nodes[0].port}", tmp_path)
-    plugin = attach(pm, cluster.connection(), QUEUE, OPTIONS)
+    plugin = attach(pm, cluster.connection(), QUEUE, holder.OPTIONS)
     try:
         plugin.start()
         eventually(lambda: len(holders.said("ready")) == WORKERS, str(tmp_path), 60)
