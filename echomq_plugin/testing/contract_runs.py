@@ -59,7 +59,7 @@ class RunsContract(ContractWorld):
         """A delivery that comes twice, with idle workers: no two runs at once, and only a named one may be dropped."""
         self.start_worker()
         self.start_worker()
-        name, job_id, _ = self.running_job(runs_for_ms=2_000)
+        name, job_id, _ = self.running_job(runs_for_ms=4_000)
         self.deliver_again(job_id)
         least = 1 if self.drops_same_delivery else 2
         self.wait_until(lambda: self.runs(name).completed >= least, f"{least} of two deliveries complete")
@@ -71,11 +71,12 @@ class RunsContract(ContractWorld):
         """A second delivery of a run that goes on is dropped, not kept for later."""
         self.start_worker()
         self.start_worker()
-        name, job_id, _ = self.running_job(runs_for_ms=3_000)
+        name, job_id, _ = self.running_job(runs_for_ms=4_000)
         self.deliver_again(job_id)
         other, other_id = self.new_job()
         self.wait_for_end(other, other_id, Runs(started=1, completed=1))
         self.wait_for_end(name, job_id, Runs(started=1, completed=1))
+        time.sleep(1.0)  # several times the pause after which a delivery that was kept comes back
         other, other_id = self.new_job()
         self.wait_for_end(other, other_id, Runs(started=1, completed=1))
         assert self.runs(name) == Runs(started=1, completed=1), "the second delivery ran after the first"

@@ -73,7 +73,7 @@ def run(job_id: str) -> bool:
     try:
         still_ours: bool = lock.confirm()
     except OwnershipUnknownError:
-        still_ours = lock.believed
+        still_ours = lock.believed and lock.confirm_in_time()
     result: FinishResult = plugin.job_finish(lock, "completed" if still_ours else "interrupted")
     return result is FinishResult.RELEASED
 

@@ -7,11 +7,9 @@ from typing import Any
 
 from dramatiq.middleware import Interrupt, SkipMessage, TimeLimitExceeded
 
-from echomq_plugin.errors import OwnershipUnknownError
 from echomq_plugin.events import Outcome
 from echomq_plugin.interrupts import LockLostInterrupt, interrupt_for_this_run
 from echomq_plugin.locks import Lock
-from echomq_plugin.native import pause
 from echomq_plugin.plugin import LockPlugin
 
 
@@ -75,15 +73,6 @@ class Run:
         self.plugin.pm.hook.echomq_job_finish(lock=self.lock, outcome=outcome)
 
     def _check(self) -> None:
-        if not self._is_ours():
+        if not self.lock.confirm_in_time():
             self._lose(self)
             raise SkipMessage(f"the lock of message {self.lock.job_id!r} is lost")
-
-    def _is_ours(self) -> bool:
-        while self.lock.believed:
-            try:
-                return self.lock.confirm()  # switches greenlets
-            except OwnershipUnknownError:
-                # Nothing is written until Redis answers, or until the lock has surely run out.
-                pause(self.plugin.options.call_limit / 1000)
-        return False

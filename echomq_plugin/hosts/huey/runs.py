@@ -11,11 +11,10 @@ from typing import Any, Protocol
 
 from huey.exceptions import CancelExecution
 
-from echomq_plugin.errors import OwnershipUnknownError
 from echomq_plugin.events import LostLock, Outcome
 from echomq_plugin.interrupts import LockLostInterrupt, interrupt_for_this_run
 from echomq_plugin.locks import Lock
-from echomq_plugin.native import allocate_lock, native_sleep, pause
+from echomq_plugin.native import allocate_lock, native_sleep
 from echomq_plugin.plugin import LockPlugin
 
 _HANDLER_LIMIT_S = 0.1
@@ -162,14 +161,5 @@ class Run:
         return "failed" if self.failed else "completed"
 
     def _check(self) -> None:
-        if not self._is_ours():
+        if not self.lock.confirm_in_time():
             raise RunLost(self.lock.job_id)
-
-    def _is_ours(self) -> bool:
-        while self.lock.believed:
-            try:
-                return self.lock.confirm()  # switches greenlets
-            except OwnershipUnknownError:
-                # Nothing is written until Redis answers, or until the lock has surely run out.
-                pause(self.plugin.options.call_limit / 1000)
-        return False
