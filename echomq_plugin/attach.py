@@ -188,8 +188,10 @@ def _copied(function: Any) -> Any:
         and parameter.default is parameter.empty
     ]
     namespace: dict[str, Any] = {"original": function}
-    source = f"def {function.__name__}({', '.join(names)}):\n    return original({', '.join(names)})\n"
-    exec(source, namespace)  # noqa: S102  # pluggy reads argument names from the code object, not from a signature
+    # pluggy looks at the code object: for argument names, not at a signature; and whether a wrapper is a generator.
+    call = f"original({', '.join(names)})"
+    value = f"(yield from {call})" if inspect.isgeneratorfunction(function) else call
+    exec(f"def {function.__name__}({', '.join(names)}):\n    return {value}\n", namespace)  # noqa: S102
     return namespace[function.__name__]
 
 

@@ -11,7 +11,14 @@ import pluggy
 import pytest
 
 from echomq_plugin import LockOptions, attach, hookimpl, hookimpl_for
-from echomq_plugin.errors import AttachError, ConnectionKindError, HookMarkerError, InvalidNameError, ShadowedHookError
+from echomq_plugin.errors import (
+    AttachError,
+    ConnectionKindError,
+    HookMarkerError,
+    InvalidNameError,
+    LockHeldError,
+    ShadowedHookError,
+)
 from echomq_plugin.hookspecs import SPECS
 from echomq_plugin.testing import FakeClock, RecordingPlugin
 from hooks.conftest import TICK
@@ -482,6 +489,40 @@ def test_a_third_party_argument_that_does_not_exist_is_an_error(
         attach(pm, URL, "mail")
 
     assert not pm.has_plugin("echomq")
+
+
+def test_third_party_wrappers_of_start_and_finish_wrap(request: pytest.FixtureRequest, monkeypatch: Any) -> None:
+    """Also those of the older kind, which are sent a result object."""
+    seen: list[str] = []
+    module = ModuleType("wrapping")
+
+    @hookimpl(wrapper=True)
+    def echomq_job_start(job_id: str) -> Any:
+        seen.append(f"before {job_id}")
+        try:
+            lock = yield
+        except LockHeldError:
+            seen.append(f"held {job_id}")
+            raise
+        seen.append(f"after {lock.job_id}")
+        return lock
+
+    @hookimpl(hookwrapper=True)
+    def echomq_job_finish(outcome: str) -> Any:
+        outer = yield
+        seen.append(f"{outcome}: {outer.get_result().value}")
+
+    vars(module).update(echomq_job_start=echomq_job_start, echomq_job_finish=echomq_job_finish)
+    monkeypatch.setitem(sys.modules, "wrapping", module)
+    monkeypatch.setenv("ECHOMQ_PLUGINS", "wrapping")
+    app = request.getfixturevalue("app")
+
+    lock = app.start_job("7")
+    with pytest.raises(LockHeldError):
+        app.start_job("7")
+    assert app.pm.hook.echomq_job_finish(lock=lock, outcome="completed").value == "released"
+
+    assert seen == ["before 7", "after 7", "before 7", "held 7", "completed: released"]
 
 
 def test_options_of_the_librarys_marker_and_defaults_of_arguments_are_kept(

@@ -15,7 +15,7 @@ from rq.worker import Worker
 
 from echomq_plugin.events import LostLock
 from echomq_plugin.hosts.rq.locking import LockedJobs
-from echomq_plugin.hosts.rq.runs import Run
+from echomq_plugin.hosts.rq.runs import Run, RunLostError
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -53,11 +53,30 @@ class ForkingLocks(LockedJobs):
             die_with(run.parent_pid)
         super().main_work_horse(job, queue)  # type: ignore[misc]
 
+    def perform_job(self, *args: Any, **kwargs: Any) -> bool:
+        """Run one job, in the work-horse. One that finds its lock lost ends as if all were well: see below."""
+        try:
+            return bool(super().perform_job(*args, **kwargs))  # type: ignore[misc]
+        except RunLostError:
+            return False
+
+    def wait_for_horse(self) -> tuple[Any, Any, Any]:
+        """
+        Wait for the work-horse's end, in the worker.
+
+        Where the lock is lost RQ is told that it ended well: it would log that the job failed, because its work-horse
+        was terminated unexpectedly. Nobody's result is written in either case.
+        """
+        pid, status, usage = super().wait_for_horse()  # type: ignore[misc]
+        lost = any(run.lost for run in self.runs.values())  # there is one
+        return pid, os.EX_OK if lost else status, usage
+
     def cancel_run(self, run: Run, lost: LostLock) -> None:
         """Kill the work-horse."""
         super().cancel_run(run, lost)
         # Told late, it would hit the work-horse of the next job.
         if self.runs.get(run.job_id) is run:
+            self.log.warning("Worker %s: killing the work-horse of job %s: lock %s", self.name, run.job_id, lost.reason)
             self.kill_horse()
 
     def kill_horse(self, *args: Any, **kwargs: Any) -> None:

@@ -40,7 +40,6 @@ DEFAULT_CONCURRENCY: Final = 100
 
 _NAMED: Final = "worker_name" in inspect.signature(Execution.create).parameters
 _BEAT_S: Final = 5.0
-_LOOK_S: Final = 1.0
 _SPARE_CONNECTIONS: Final = 32
 _BOOKKEEPERS: Final = 32
 """How many jobs may be starting or ending at once."""
@@ -78,7 +77,6 @@ class GeventWorker(StopsJobs):
         self._changed = gevent.event.Event()
         self._permits = gevent.lock.BoundedSemaphore(_BOOKKEEPERS)
         self._next_beat = 0.0
-        self._next_look = 0.0
         self._beats: Any = None
 
     # -- life of the worker ------------------------------------------------------------------------------------------
@@ -109,19 +107,16 @@ class GeventWorker(StopsJobs):
             self._signals = []
             super().teardown()
 
-    def check_for_suspension(self, burst: bool) -> None:
-        """Look whether workers are suspended, once a second and not once a job. Jobs that run go on."""
-        if time.monotonic() >= self._next_look:
-            super().check_for_suspension(burst)
-            self._next_look = time.monotonic() + _LOOK_S
-
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
         """Send the worker's own heartbeat: every few seconds and with those of the runs, not at every job."""
         if HERE.beats:
             super().heartbeat(timeout, pipeline=pipeline)
         elif time.monotonic() >= self._next_beat:
             self._next_beat = time.monotonic() + _BEAT_S
-            super().heartbeat()
+            try:
+                super().heartbeat()
+            except (redis.exceptions.RedisError, OSError) as error:
+                self.log.warning("Worker %s: no heartbeat (%s)", self.name, error)  # RQ's loop would end by it
 
     def set_state(self, state: str, *args: Any, **kwargs: Any) -> None:
         """Write the worker's state when it changes; the end of one job of many is no change."""
@@ -166,6 +161,10 @@ class GeventWorker(StopsJobs):
             self.run_under_lock(job, queue)
         except SystemExit:
             pass  # a cold shutdown; the job is back in its queue
+        except (redis.exceptions.RedisError, OSError):
+            # RQ's own reads and writes for one job: its entry stays, and the sweep brings it back. The others go on.
+            self.log.exception("Worker %s: no answer from Redis ends this run of job %s", self.name, job.id)
+            self.pause_deliveries(self.lock_plugin.options.denied_pause_ms)
         except BaseException as error:  # as in RQ's own loop: it ends the worker, and is logged there
             self._failure = error
         finally:
@@ -215,6 +214,8 @@ class GeventWorker(StopsJobs):
         finally:
             if self.slots.get(job.id) is HERE.slot:
                 del self.slots[job.id]
+            if isinstance(getattr(self, "executions", None), dict) and run.execution is not None:
+                self.executions.pop(run.execution.id, None)
 
     def handle_execution_ended(self, job: Job, *args: Any, **kwargs: Any) -> None:
         """Leave RQ's code also where the job was stopped, or its lock is lost: neither has failed."""

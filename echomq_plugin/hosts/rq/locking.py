@@ -137,7 +137,7 @@ class LockedJobs(FencedWrites):
         try:
             self.run_locked(run, job, queue)
         except (RunLostError, LockLostInterrupt):
-            self.log.warning("Worker %s: the lock of job %s is lost, nothing is written for it", self.name, job.id)
+            pass  # said below
         finally:
             try:
                 self._finish(run, job, queue)
@@ -199,10 +199,13 @@ class LockedJobs(FencedWrites):
         return run
 
     def _deny(self, denied: LockHeldError, job: Job, queue: Queue) -> None:
-        if denied.same_delivery and deliveries.may_be_dropped(job):
-            deliveries.drop(job, queue)
-            self.log.info("Worker %s: job %s is running already, second delivery dropped", self.name, job.id)
-            return
+        try:
+            if denied.same_delivery and deliveries.may_be_dropped(job):
+                deliveries.drop(job, queue)
+                self.log.info("Worker %s: job %s is running already, second delivery dropped", self.name, job.id)
+                return
+        except (RedisError, OSError) as error:
+            self.log.error("Worker %s: a delivery of job %s cannot be dropped (%s)", self.name, job.id, error)
         self._put_back(job, queue, at_front=False)
         self.log.debug("Worker %s: job %s is running elsewhere, put back", self.name, job.id)
         self._denied_in_a_row += 1
@@ -233,6 +236,8 @@ class LockedJobs(FencedWrites):
 
     def _finish(self, run: Run, job: Job, queue: Queue) -> None:
         outcome = "interrupted" if run.lost else self._outcome(run, job, queue)
+        if run.lost:
+            self.log.warning("Worker %s: job %s lost its lock, nothing is written for this run", self.name, job.id)
         result = self.lock_plugin.pm.hook.echomq_job_finish(lock=run.lock, outcome=outcome)
         if run.lost or result is FinishResult.LOST:
             self._forget_execution(run, job)
@@ -250,7 +255,8 @@ class LockedJobs(FencedWrites):
                 and not deliveries.came_again(job, run.lock.delivery)
             ):
                 outcome = "interrupted"  # the run never began, and this delivery is the only one
-            if outcome == "interrupted" and self._forced_stop and run.still_ours(self.connection):
+            # A work-horse that finds its lock lost ends without a word: this worker asks as well.
+            if outcome == "interrupted" and run.still_ours(self.connection) and self._forced_stop:
                 self._forget_execution(run, job)
                 requeue(job, queue)
                 return "requeued"

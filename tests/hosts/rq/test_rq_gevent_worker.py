@@ -11,12 +11,13 @@ import gevent.pool
 import pytest
 import redis
 import rq_jobs
-from conftest import StartWorker, runs, until
+from conftest import StartWorker, overlapping, runs, until
 from rq import Queue, Retry
 from rq.command import send_shutdown_command, send_stop_job_command
 from rq.job import Callback, JobStatus
 from rq.registry import FailedJobRegistry, FinishedJobRegistry, StartedJobRegistry
 from rq.suspension import resume, suspend
+from rq.worker import SimpleWorker
 from test_rq_locks import GEVENT
 
 from echomq_plugin.hosts.rq.taking import TakesJobs
@@ -90,7 +91,7 @@ def test_a_jobs_next_run_is_known_to_the_worker_that_still_ends_the_first(
     """The retry begins in one greenlet while another still ends the first run: it can be stopped all the same."""
     queue = Queue("q", connection=client)
     job = queue.enqueue(rq_jobs.fail_then_wait_for_key, "go", retry=Retry(max=1))
-    worker = start_worker("q", worker_class="slow_worker.SlowToEnd", patched=True)
+    worker = start_worker("q", worker_class="odd_workers.SlowToEnd", patched=True, ODD_WORKER="gevent")
     until(lambda: runs(client, job.id) == ["start", "end", "start"])
     time.sleep(1.5)  # the first run's greenlet has ended by now
     send_stop_job_command(client, job.id)
@@ -111,11 +112,11 @@ def test_a_worker_outlives_a_redis_that_does_not_say_whether_workers_are_suspend
     worker._jobs, worker._changed = gevent.pool.Group(), gevent.event.Event()
     answers = [redis.ConnectionError("refused"), redis.TimeoutError("no answer")]
 
-    def check_for_suspension(burst: bool) -> None:
+    def check_for_suspension(*_: object) -> None:
         if answers:
             raise answers.pop()
 
-    monkeypatch.setattr(worker, "check_for_suspension", check_for_suspension)
+    monkeypatch.setattr(SimpleWorker, "check_for_suspension", check_for_suspension)
     result = worker.dequeue_job_and_maintain_ttl(None)
     assert result is not None
     assert result[0].id == job.id
@@ -133,6 +134,75 @@ def test_jobs_already_taken_are_run_though_workers_are_suspended(client: redis.R
     suspend(client)
     taken = [first, worker.dequeue_job_and_maintain_ttl(None), worker.dequeue_job_and_maintain_ttl(None)]
     assert [result[0].id for result in taken if result is not None] == ids
+
+
+@pytest.mark.parametrize("stops", [False, True], ids=["goes on", "stops"])
+def test_jobs_are_not_stranded_by_an_answer_that_is_lost(
+    stops: bool, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis has moved them out of their queue, and the worker has not heard which: it asks again."""
+    queue = Queue("q", connection=client)
+    ids = [queue.enqueue(rq_jobs.nothing).id for _ in range(10)]
+    worker = TakesJobs([queue], connection=client)
+    worker._free = gevent.lock.BoundedSemaphore(10)
+    worker._jobs, worker._changed = gevent.pool.Group(), gevent.event.Event()
+    worker._take_ids(0)  # the script is known to the server
+    evalsha, lost = client.evalsha, []
+
+    def without_an_answer(*args: object) -> object:
+        answer = evalsha(*args)
+        if len(lost) < 2:
+            lost.append(answer)
+            raise redis.ConnectionError("no answer")
+        return answer
+
+    monkeypatch.setattr(client, "evalsha", without_an_answer)
+    for _ in range(2):
+        with pytest.raises(redis.ConnectionError):
+            worker._pop(None)
+    assert lost == [[job_id.encode() for job_id in ids[:8]]] * 2
+    assert client.llen(queue.intermediate_queue_key) == 8
+    if stops:
+        worker.put_back_taken()
+        assert client.lrange(queue.key, 0, -1) == [job_id.encode() for job_id in ids]
+        assert client.llen(queue.intermediate_queue_key) == 0
+    else:
+        taken = [worker._pop(None) for _ in ids]
+        assert [result[0].id for result in taken if result is not None] == ids
+
+
+FAULTS = {
+    "before the start is written": 1,
+    "when the start is written": 1,
+    "before the end is written": 2,
+    "when the end is written": 1,
+}
+"""Where Redis refuses a call, and how often the job runs to its end then."""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_redis_error_ends_one_run_of_many(fault: str, client: redis.Redis, start_worker: StartWorker) -> None:
+    """Its neighbours and the worker go on, and the job comes back by the sweep unless its end was written."""
+    queue = Queue("q", connection=client)
+    neighbours = [queue.enqueue(rq_jobs.wait_for_key, "go") for _ in range(3)]
+    worker = start_worker("q", worker_class="odd_workers.Refused", patched=True, ODD_WORKER="gevent", FAULT_AT=fault)
+    until(lambda: all(runs(client, job.id) == ["start"] for job in neighbours))
+    faulty = queue.enqueue(rq_jobs.sleep, 0.1, job_id="faulty")
+    until(lambda: client.exists("refused"))
+    until(lambda: "ends this run of job faulty" in worker.log())
+    if fault == "before the end is written":
+        until(lambda: runs(client, "faulty") == ["start", "end"] * 2)
+    else:
+        until(lambda: faulty.get_status() == JobStatus.FINISHED)
+    assert runs(client, "faulty") == ["start", "end"] * FAULTS[fault]
+    assert not overlapping(client, "faulty")
+    assert all(job.get_status() == JobStatus.STARTED for job in neighbours)
+    client.set("go", 1)
+    later = queue.enqueue(rq_jobs.nothing)
+    until(lambda: all(job.get_status() == JobStatus.FINISHED for job in [*neighbours, later]))
+    assert all(runs(client, job.id) == ["start", "end"] for job in neighbours)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
 
 
 def test_a_warm_shutdown_takes_no_more_and_waits_for_all(client: redis.Redis, start_worker: StartWorker) -> None:

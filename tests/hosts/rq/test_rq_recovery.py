@@ -16,6 +16,7 @@ from rq import Callback, Queue, Retry
 from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry, StartedJobRegistry
 from rq.worker import SimpleWorker
+from odd_workers import MONITORING_INTERVAL_S, RUN_S
 from test_rq_locks import FORKING, SIMPLE, WITH_WORK_HORSES, lock_key
 
 from echomq_plugin.embedded import EmbeddedServer
@@ -119,6 +120,8 @@ def test_a_worker_whose_lock_is_taken_stops_its_job_and_writes_nothing(
     assert client.zcard(FailedJobRegistry(queue=queue).key) == 0
     assert client.zcard(StartedJobRegistry(queue=queue).key) == 0
     assert "lock lost" in worker.log()
+    assert f"job {job.id} lost its lock, nothing is written for this run" in worker.log()
+    assert "terminated unexpectedly" not in worker.log()
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
 
@@ -135,6 +138,31 @@ def test_a_job_whose_lock_vanishes_runs_again(client: redis.Redis, start_worker:
     assert not alive(work_horse)
     until(lambda: job.get_status() == JobStatus.FINISHED)
     assert runs(client, job.id) == ["start", "start", "end"]
+
+
+def test_a_long_job_is_called_abandoned_by_nobody(client: redis.Redis, start_worker: StartWorker) -> None:
+    """It takes four of RQ's monitoring intervals, while a second worker sweeps RQ's registries, and ours every second."""
+    queue = Queue("q", connection=client)
+    interval = ["--job-monitoring-interval", str(MONITORING_INTERVAL_S)]
+    job = queue.enqueue(rq_jobs.wait_for_key, "go", job_timeout=4 * 3600)
+    workers = [start_worker(*interval, "q")]
+    until(lambda: runs(client, job.id) == ["start"])
+    token, end = client.get(lock_key("q", job.id)), time.monotonic() + RUN_S
+    while time.monotonic() < end:
+        workers.append(start_worker("--burst", "q", worker_class="odd_workers.CleansAhead"))
+        assert workers[-1].wait() == 0
+        assert client.get(lock_key("q", job.id)) == token
+        assert job.get_status(refresh=True) == JobStatus.STARTED
+        time.sleep(0.5)
+    start_worker("--burst", "q", worker_class="odd_workers.CleansAhead").wait()
+    client.set("go", 1)
+    until(lambda: job.get_status() == JobStatus.FINISHED)
+    assert runs(client, job.id) == ["start", "end"]
+    assert client.zcard(FailedJobRegistry(queue=queue).key) == 0
+    assert not client.exists("emq:q:stalled-count", "emq:q:held-claim")
+    for worker in workers:
+        assert "abandoned" not in worker.log().lower()
+        assert job.id not in worker.log() or worker is workers[0]
 
 
 def test_news_of_a_lost_lock_that_comes_late_kills_no_other_jobs_work_horse(client: redis.Redis) -> None:
@@ -174,6 +202,8 @@ def test_a_work_horse_that_finds_its_lock_gone_writes_nothing(client: redis.Redi
     after = {name: value for name, value in client.hgetall(job.key).items() if name != b"last_heartbeat"}
     assert after == before
     assert client.get(lock_key("q", job.id)) == b"thief"
+    assert f"job {job.id} lost its lock, nothing is written for this run" in worker.log()
+    assert "terminated unexpectedly" not in worker.log()
     assert client.zcard(StartedJobRegistry(queue=queue).key) == 0
 
 
