@@ -17,7 +17,7 @@ RUN_S = 4 * MONITORING_INTERVAL_S
 
 
 class CleansAhead(LockedWorker):
-    """Sweeps as RQ's worker does, and as if its clock were ahead: whatever has sent no heartbeat of late is abandoned."""
+    """Sweeps as RQ's worker does, its clock ahead: whatever has sent no heartbeat of late is abandoned."""
 
     def clean_registries(self) -> None:
         for queue in self.queues:

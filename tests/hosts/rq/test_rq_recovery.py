@@ -12,11 +12,11 @@ import pytest
 import redis
 import rq_jobs
 from conftest import FAST, STALLED_INTERVAL, StartWorker, runs, until
+from odd_workers import MONITORING_INTERVAL_S, RUN_S
 from rq import Callback, Queue, Retry
 from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry, StartedJobRegistry
 from rq.worker import SimpleWorker
-from odd_workers import MONITORING_INTERVAL_S, RUN_S
 from test_rq_locks import FORKING, SIMPLE, WITH_WORK_HORSES, lock_key
 
 from echomq_plugin.embedded import EmbeddedServer
@@ -141,7 +141,7 @@ def test_a_job_whose_lock_vanishes_runs_again(client: redis.Redis, start_worker:
 
 
 def test_a_long_job_is_called_abandoned_by_nobody(client: redis.Redis, start_worker: StartWorker) -> None:
-    """It takes four of RQ's monitoring intervals, while a second worker sweeps RQ's registries, and ours every second."""
+    """It takes four of RQ's monitoring intervals, while other workers sweep RQ's registries and ours."""
     queue = Queue("q", connection=client)
     interval = ["--job-monitoring-interval", str(MONITORING_INTERVAL_S)]
     job = queue.enqueue(rq_jobs.wait_for_key, "go", job_timeout=4 * 3600)
