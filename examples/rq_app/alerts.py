@@ -1,4 +1,4 @@
-"""Hooks: who is told when a lock is lost, and when a killed worker's job comes back."""
+"""Hooks: who is told when a lock is lost, and when the job of a lost lock or a killed worker comes back."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ def echomq_lock_lost(queue: str, lost: tuple[LostLock, ...]) -> None:
 
 @hookimpl
 def echomq_job_recovered(job: StalledJob) -> None:
-    print(f"job {job.job_id} of {job.queue} is back: {job.worker} died with it", flush=True)
+    print(f"job {job.job_id} of {job.queue} is back: its run on {job.worker} left no result", flush=True)

@@ -8,6 +8,8 @@ import jobs
 import redis
 from rq import Queue
 
-queue = Queue("reports", connection=redis.Redis.from_url(os.environ.get("REDIS_URL", "redis://localhost:6379")))
+# As `rq worker` looks for it.
+url = os.environ.get("RQ_REDIS_URL") or os.environ.get("REDIS_URL") or "redis://localhost:6379"
+queue = Queue("reports", connection=redis.Redis.from_url(url))
 for number in range(3):
     print(queue.enqueue(jobs.report, number, job_timeout="4h").id)

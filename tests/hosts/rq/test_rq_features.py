@@ -18,7 +18,7 @@ from rq.command import send_stop_job_command
 from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry
 from rq.serializers import JSONSerializer
-from test_rq_locks import FORKING, GEVENT, SIMPLE, lock_key
+from test_rq_locks import FORKING, GEVENT, SIMPLE, WITH_WORK_HORSES, WORKERS, lock_key
 
 from echomq_plugin.embedded import EmbeddedServer
 
@@ -33,10 +33,14 @@ class MyQueue(Queue):
     job_class = MyJob
 
 
-def test_stop_job_stops_the_job_and_the_lock_is_given_back(client: redis.Redis, start_worker: StartWorker) -> None:
+@pytest.mark.parametrize("worker_class", WITH_WORK_HORSES)
+def test_stop_job_stops_the_job_and_the_lock_is_given_back(
+    worker_class: str, client: redis.Redis, start_worker: StartWorker
+) -> None:
+    """GeventWorker's is in test_rq_gevent_worker.py."""
     queue = Queue("q", connection=client)
     job = queue.enqueue(rq_jobs.wait_for_key, "go")
-    worker = start_worker("q", worker_class=FORKING)
+    worker = start_worker("q", worker_class=worker_class)
     until(lambda: runs(client, job.id) == ["start"])
     send_stop_job_command(client, job.id)
     until(lambda: job.get_status() == JobStatus.STOPPED)
@@ -57,21 +61,24 @@ def test_stop_job_leaves_a_simple_worker_alive(client: redis.Redis, start_worker
     assert job.get_status() == JobStatus.FINISHED
 
 
-def test_classes_and_serializers_of_an_apps_own(client: redis.Redis, start_worker: StartWorker) -> None:
+@pytest.mark.parametrize("worker_class", [*WITH_WORK_HORSES, GEVENT])
+def test_classes_and_serializers_of_an_apps_own(
+    worker_class: str, client: redis.Redis, start_worker: StartWorker
+) -> None:
     """Also where such a job comes back from a dead worker."""
     options = ["--job-class", "test_rq_features.MyJob", "--queue-class", "test_rq_features.MyQueue"]
     options += ["--serializer", "rq.serializers.JSONSerializer"]
     queue = MyQueue("q", connection=client, serializer=JSONSerializer)
-    victim = start_worker(*options, "q")
+    victim = start_worker(*options, "q", worker_class=worker_class)
     job = queue.enqueue(rq_jobs.sleep_first_time, 60)
     until(lambda: runs(client, job.id) == ["start"])
     victim.kill()
-    start_worker(*options, "q")
+    start_worker(*options, "q", worker_class=worker_class)
     until(lambda: job.get_status() == JobStatus.FINISHED)
     assert runs(client, job.id) == ["start", "start", "end"]
 
 
-@pytest.mark.parametrize("worker_class", [FORKING, SIMPLE])
+@pytest.mark.parametrize("worker_class", [*WITH_WORK_HORSES, SIMPLE])
 def test_scheduled_jobs_are_enqueued(worker_class: str, client: redis.Redis, start_worker: StartWorker) -> None:
     job = Queue("q", connection=client).enqueue_in(timedelta(seconds=1), rq_jobs.sleep, 0.1)
     worker = start_worker("--with-scheduler", "q", worker_class=worker_class)
@@ -80,12 +87,13 @@ def test_scheduled_jobs_are_enqueued(worker_class: str, client: redis.Redis, sta
     assert worker.wait() == 0
 
 
-def test_a_worker_pool_of_locked_workers(server: EmbeddedServer, client: redis.Redis) -> None:
+@pytest.mark.parametrize("worker_class", WORKERS)
+def test_a_worker_pool_of_locked_workers(worker_class: str, server: EmbeddedServer, client: redis.Redis) -> None:
     jobs = [Queue("q", connection=client).enqueue(rq_jobs.sleep, 0.1) for _ in range(4)]
     rq = str(Path(sys.executable).with_name("rq"))
     path = os.pathsep.join([str(HERE.parents[2]), str(HERE)])
     pool = subprocess.run(
-        [rq, "worker-pool", "-w", FORKING, "-n", "2", "--burst", "--url", server.url, "q"],
+        [rq, "worker-pool", "-w", worker_class, "-n", "2", "--burst", "--url", server.url, "q"],
         env={**os.environ, **FAST, "PYTHONPATH": path, "TEST_REDIS_URL": server.url},
         timeout=60,
         check=False,

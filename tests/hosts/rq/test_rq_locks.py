@@ -132,11 +132,14 @@ def test_several_queues_with_odd_names_are_locked_each_for_itself(
     assert {b"a%3Ab", b"100%25"} <= client.smembers("emq:queues")
 
 
-def test_dependents_run_after_what_they_wait_for(client: redis.Redis, start_worker: StartWorker) -> None:
+@pytest.mark.parametrize("worker_class", WORKERS)
+def test_dependents_run_after_what_they_wait_for(
+    worker_class: str, client: redis.Redis, start_worker: StartWorker
+) -> None:
     queue = Queue("q", connection=client)
     first = queue.enqueue(rq_jobs.sleep, 0.1)
     second = queue.enqueue(rq_jobs.sleep, 0.1, depends_on=first)
-    assert start_worker("--burst", "q").wait() == 0
+    assert start_worker("--burst", "q", worker_class=worker_class).wait() == 0
     assert first.get_status() == second.get_status() == JobStatus.FINISHED
 
 
