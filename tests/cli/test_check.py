@@ -1,0 +1,82 @@
+"""``echomq-plugin check``: what a worker's start would say, without a worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import redis
+
+from echomq_plugin.embedded import EmbeddedServer, free_port
+
+
+def check(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "echomq_plugin", "check", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **variables},
+    )
+
+
+def test_a_good_server_is_named_with_what_to_grant_and_leaves_no_key(client: redis.Redis, server: EmbeddedServer):
+    done = check("--redis-url", server.url, ECHOMQ_PREFIX="other")
+    assert done.returncode == 0, done.stderr
+    assert "round trip" in done.stdout
+    assert "~other:*" in done.stdout
+    assert "warning" not in done.stdout
+    assert client.keys() == []
+
+
+def test_json_is_one_object_with_what_was_found(server: EmbeddedServer):
+    done = check("--redis-url", server.url, "--json")
+    found = json.loads(done.stdout)
+    assert found["fit"] is True
+    assert found["error"] is None
+    assert found["kind"] in ("redis", "valkey")
+    assert found["warnings"] == []
+    assert found["round_trip_ms"] > 0
+
+
+def test_what_harms_some_day_is_warned_of_and_no_refusal(own_server: EmbeddedServer):
+    with redis.Redis(port=own_server.port) as admin:
+        admin.config_set("maxmemory-policy", "volatile-lru")
+    done = check("--redis-url", own_server.url)
+    assert done.returncode == 0
+    assert "warning: maxmemory-policy volatile-lru" in done.stdout
+
+
+def test_a_user_who_may_too_little_is_refused_with_the_line_to_grant(own_server: EmbeddedServer):
+    with redis.Redis(port=own_server.port) as admin:
+        admin.execute_command("ACL", "SETUSER", "worker", "on", ">secret", "~emq:*", "+get")
+    done = check("--redis-url", f"redis://worker:secret@127.0.0.1:{own_server.port}", "--json")
+    assert done.returncode == 1
+    assert "grant it +evalsha" in json.loads(done.stdout)["error"]
+
+
+@pytest.mark.parametrize("more", [[], ["--cluster"]], ids=["one node", "a cluster"])
+def test_a_server_that_does_not_answer_is_said_without_a_traceback(more: list[str]):
+    done = check("--redis-url", f"redis://127.0.0.1:{free_port()}", *more)
+    assert done.returncode == 1
+    assert "error: " in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "said"),
+    [
+        (["--redis-url", "localhost"], {}, "redis://host:port/db"),
+        (["--queue", "a:b"], {}, "a:b"),
+        ([], {"ECHOMQ_LOCK_DURATION": "soon"}, "ECHOMQ_LOCK_DURATION"),
+    ],
+    ids=["URL", "queue", "environment"],
+)
+def test_what_the_caller_got_wrong_is_a_mistake_of_the_caller(arguments, variables, said):
+    done = check(*arguments, **variables)
+    assert done.returncode == 2
+    assert said in done.stderr
