@@ -64,10 +64,13 @@ def attach(
         side: see ``Reports``.
 
     Raises:
-        AttachError: another connection, or other options, are attached already; or a plugin's hooks would not work.
+        AttachError: ``pm`` is no plugin manager; another connection, or other options, are attached already; or a
+            plugin's hooks would not work.
         OptionError, InvalidNameError, ConnectionKindError: an argument cannot work. Nothing is attached.
 
     """
+    if not isinstance(pm, pluggy.PluginManager):
+        raise AttachError(f"{pm!r} is no pluggy.PluginManager: pass the host's, or pluggy.PluginManager('my-app')")
     ours = pm.get_plugin(OWN_NAME)
     if ours is not None:
         plugin: LockPlugin = ours.lock_plugin
@@ -100,7 +103,7 @@ def unregister(pm: pluggy.PluginManager) -> None:
 
 def _check_same(plugin: LockPlugin, connection: object, options: LockOptions | None) -> None:
     attached = plugin.connections
-    if connection is not attached.source and read_settings(connection) != attached.server:
+    if connection is not attached.source and not read_settings(connection).leads_where(attached.server):
         raise AttachError(
             "another connection is attached to this manager already: attach a second one to a manager of its own"
         )
@@ -191,8 +194,11 @@ def _copied(function: Any) -> Any:
     # pluggy looks at the code object: for argument names, not at a signature; and whether a wrapper is a generator.
     call = f"original({', '.join(names)})"
     value = f"(yield from {call})" if inspect.isgeneratorfunction(function) else call
-    exec(f"def {function.__name__}({', '.join(names)}):\n    return {value}\n", namespace)  # noqa: S102
-    return namespace[function.__name__]
+    # A constant name: a lambda's is none.
+    exec(f"def copied({', '.join(names)}):\n    return {value}\n", namespace)  # noqa: S102
+    copied = namespace["copied"]
+    copied.__name__, copied.__qualname__ = function.__name__, function.__qualname__
+    return copied
 
 
 def _names(variable: str) -> list[str]:

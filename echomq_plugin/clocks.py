@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import gevent
 
@@ -12,6 +12,7 @@ import gevent
 _CLOCK_ID = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
+@runtime_checkable
 class Clock(Protocol):
     """What may be passed as ``clock``: two methods, both in ms."""
 

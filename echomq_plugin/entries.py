@@ -6,7 +6,29 @@ from dataclasses import dataclass
 
 import msgpack
 
+from echomq_plugin.errors import IdTypeError, InvalidIdError
+
 Payload = bytes | str | None
+
+
+def checked_payload(payload: object) -> Payload:
+    """
+    Return a payload that comes back from Redis as it was given.
+
+    Raises:
+        IdTypeError: it is neither bytes nor text.
+        InvalidIdError: text without a UTF-8 form.
+
+    """
+    if payload is None or isinstance(payload, bytes):
+        return payload
+    if not isinstance(payload, str):
+        raise IdTypeError("payload", payload, "pass bytes or text, as the host would put them back")
+    try:
+        payload.encode()
+    except UnicodeEncodeError:
+        raise InvalidIdError("payload", payload, "has no UTF-8 form (a lone surrogate): pass bytes") from None
+    return payload
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from echomq_plugin.events import LostLock
@@ -12,8 +12,21 @@ class EchoMQError(Exception):
     """
     The root of all errors of this package.
 
-    Catch it to catch anything that the package raises on purpose.
+    Catch it to catch anything that the package raises on purpose. Each can be pickled: queues store what a job raised,
+    and process pools send it home.
     """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep message and data; by default the message would be passed to ``__init__``."""
+        return rebuilt, (type(self), self.args, self.__dict__)
+
+
+def rebuilt(kind: type[BaseException], args: tuple[object, ...], data: dict[str, object]) -> BaseException:
+    """Make an exception again from what it was pickled as."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(data)
+    return error
 
 
 class OptionError(EchoMQError, ValueError):
@@ -50,10 +63,10 @@ class InvalidNameError(EchoMQError, ValueError):
 
 class InvalidIdError(EchoMQError, ValueError):
     """
-    Raised when a job id or a token has the right type but cannot be used as text.
+    Raised when a job id, a token or the like has the right type but cannot be used as text.
 
     Attributes:
-        kind: ``"job_id"`` or ``"token"``.
+        kind: ``"job_id"``, ``"token"``, ``"delivery"`` or ``"payload"``.
         value: what was given.
 
     """
@@ -66,18 +79,18 @@ class InvalidIdError(EchoMQError, ValueError):
 
 class IdTypeError(EchoMQError, TypeError):
     """
-    Raised when a job id or a token is neither text, nor an int, nor ASCII bytes.
+    Raised when a job id, a token or a delivery is neither text, nor an int, nor ASCII bytes; or a payload no bytes.
 
     Attributes:
-        kind: ``"job_id"`` or ``"token"``.
+        kind: ``"job_id"``, ``"token"``, ``"delivery"`` or ``"payload"``.
         value: what was given.
 
     """
 
-    def __init__(self, kind: str, value: object) -> None:
+    def __init__(self, kind: str, value: object, instead: str = "pass text, an int or ASCII bytes") -> None:
         self.kind = kind
         self.value = value
-        super().__init__(f"{kind} {value!r} is a {type(value).__name__}: pass text, an int or ASCII bytes")
+        super().__init__(f"{kind} {value!r} is a {type(value).__name__}: {instead}")
 
 
 class ConnectionKindError(EchoMQError, TypeError):

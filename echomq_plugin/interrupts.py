@@ -7,6 +7,7 @@ from typing import Any
 
 import gevent
 
+from echomq_plugin.errors import rebuilt
 from echomq_plugin.events import LostLock
 from echomq_plugin.native import allocate_lock, hub_of_this_thread, thread_id, uses_gevent
 
@@ -25,6 +26,10 @@ class LockLostInterrupt(BaseException):
     def __init__(self, lost: LostLock) -> None:
         self.lost = lost
         super().__init__(f"the lock of job {lost.job_id!r} is lost ({lost.reason})")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As errors of this package: a queue may store it."""
+        return rebuilt, (type(self), self.args, self.__dict__)
 
 
 class GreenletInterrupt:

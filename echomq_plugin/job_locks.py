@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import cast
 
 from echomq_plugin.callers import Caller
-from echomq_plugin.entries import EntryData
+from echomq_plugin.entries import EntryData, checked_payload
 from echomq_plugin.errors import (
     InvalidIdError,
     LockHeldError,
@@ -67,7 +67,7 @@ class JobLocks:
         self,
         queue: str,
         job_id: object,
-        delivery: str | None = None,
+        delivery: object | None = None,
         payload: bytes | str | None = None,
         token: object | None = None,
     ) -> Lock:
@@ -77,23 +77,22 @@ class JobLocks:
         Raises:
             LockHeldError: another run holds it.
             StartUndecidedError: Redis gave no answer.
-            IdTypeError, InvalidIdError, InvalidNameError: an argument cannot be part of a key.
+            IdTypeError, InvalidIdError, InvalidNameError: an argument cannot be part of a key, or of an entry.
             AttachError, ServerUnsuitableError: this is the process' first job and the process cannot be started.
 
         """
         keys = QueueKeys(self.options.prefix, queue)
         job = text_id("job_id", job_id)
         given = None if token is None else text_id("token", token)
+        name = None if delivery is None else text_id("delivery", delivery)
+        payload = checked_payload(payload)
         if given is not None and job in OWN_NAMES:
             raise InvalidIdError("job_id", job, "is a key of this library in every queue: give the job another id")
         try:
             self._boot(queue)
         except RedisCallError as error:
             return self._unlocked(queue, job, error)
-        if given is not None:
-            lock = self._adopt(keys, job, delivery, given)
-        else:
-            lock = self._acquire(keys, job, delivery, payload)
+        lock = self._acquire(keys, job, name, payload) if given is None else self._adopt(keys, job, name, given)
         try:
             # A `stop` that came while the answer was on its way found nothing to wait for, and ended the renewal.
             self._boot(queue)
@@ -164,10 +163,12 @@ class JobLocks:
         Switches greenlets.
 
         Raises:
-            OptionError: there is no such outcome.
+            OptionError: there is no such outcome, or that is no Lock.
 
         """
-        if outcome not in OUTCOMES:
+        if not isinstance(lock, Lock):
+            raise OptionError("lock", lock, "must be the Lock that the start of the job returned")
+        if not isinstance(outcome, str) or outcome not in OUTCOMES:
             raise OptionError("outcome", outcome, f"must be one of {', '.join(sorted(OUTCOMES))}")
         if lock.owner is not self:
             # Started through another attachment (detached since, or at another manager): that one renews it.

@@ -19,7 +19,7 @@ def text_id(kind: str, value: object) -> str:
     Redis' msgpack fails a whole script for one *bin* item and turns large ints into floats, so all becomes text here.
 
     Args:
-        kind: ``"job_id"`` or ``"token"``, for the error.
+        kind: ``"job_id"``, ``"token"`` or ``"delivery"``, for the error.
         value: text, an int, or ASCII bytes.
 
     Raises:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from echomq_plugin.callbacks import Callbacks
 from echomq_plugin.clocks import Clock, SystemClock
 from echomq_plugin.connections import Connections
+from echomq_plugin.errors import OptionError
 from echomq_plugin.events import LocksLost, LostLock, Report
 from echomq_plugin.hubs import CallersHub, DedicatedHub, HubRunner, Task
 from echomq_plugin.keys import DEFAULT_PREFIX, key_part, text_id
 from echomq_plugin.native import pause
-from echomq_plugin.options import LockOptions
+from echomq_plugin.options import LockOptions, checked_options
 from echomq_plugin.renewal_loop import RenewalLoop
 from echomq_plugin.scripts import Scripts
 from echomq_plugin.table import LockTable, PendingRelease
@@ -85,6 +86,13 @@ class LockManager:
         outbox: Callable[[Report], None] | None = None,
         companions: Sequence[TaskBody] = (),
     ) -> None:
+        _check_arguments(
+            clock,
+            options,
+            on_lock_renewal_failed=on_lock_renewal_failed,
+            on_locks_renewed=on_locks_renewed,
+            on_renewal_error=on_renewal_error,
+        )
         self.queue = key_part("queue", queue)
         self.options = options or LockOptions(
             prefix=prefix, lock_duration=lock_duration, lock_renew_time=lock_renew_time, dedicated_hub=dedicated_hub
@@ -315,3 +323,14 @@ class LockManager:
 
     def _queue(self, queue: str | None) -> str:
         return self.queue if queue is None else key_part("queue", queue)
+
+
+def _check_arguments(clock: object, options: object, **callbacks: object) -> None:
+    # What is no function would be found out when the first lock is lost.
+    for name, callback in callbacks.items():
+        if callback is not None and not callable(callback):
+            raise OptionError(name, callback, "must be a function, or None")
+    if clock is not None and not isinstance(clock, Clock):
+        raise OptionError("clock", clock, "must have now_ms() and wait(ms)")
+    if options is not None:
+        checked_options(options)

@@ -142,9 +142,22 @@ class LockOptions:
         values: dict[str, object] = {}
         for field in dataclasses.fields(cls):
             text = variables.get(ENVIRONMENT_PREFIX + field.name.upper())
-            if text is not None and text != "":
+            if field.name not in overrides and text is not None and text != "":
                 values[field.name] = _parsed(field.name, text)
         return cls(**{**values, **overrides})  # type: ignore[arg-type]  # checked in __post_init__
+
+
+def checked_options(options: object) -> LockOptions:
+    """
+    Return options that are such.
+
+    Raises:
+        OptionError: they are something else.
+
+    """
+    if not isinstance(options, LockOptions):
+        raise OptionError("options", options, "must be LockOptions(…)")
+    return options
 
 
 def _may_be_none(name: str) -> bool:
@@ -156,7 +169,8 @@ def _parsed(name: str, text: str) -> object:
         return text
     variable = ENVIRONMENT_PREFIX + name.upper()
     if name == "dedicated_hub":
-        choices = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+        choices = {"1": True, "true": True, "yes": True, "on": True}
+        choices |= {"0": False, "false": False, "no": False, "off": False}
         if text.lower() not in choices:
             raise OptionError(variable, text, "must be 1 or 0")
         return choices[text.lower()]

@@ -25,7 +25,7 @@ from echomq_plugin.keys import QueueKeys, key_part
 from echomq_plugin.lock_manager import LockManager
 from echomq_plugin.locks import Lock
 from echomq_plugin.log import log_patching, log_server
-from echomq_plugin.options import LockOptions
+from echomq_plugin.options import LockOptions, checked_options
 from echomq_plugin.recovery import Recovery
 from echomq_plugin.reports import Reports, Side
 from echomq_plugin.scripts import Scripts
@@ -67,7 +67,7 @@ class LockPlugin:
         self.pm = pm
         self.options = options
         self._host = socket.gethostname()
-        self.connections = Connections(connection, call_limit_ms=options.call_limit)
+        self.connections = Connections(connection, call_limit_ms=checked_options(options).call_limit)
         self.sweep_scripts = SweepScripts(self.connections)
         self.reports = Reports(
             pm, cancel=self._cancel_jobs, recover=self._recover, hook_limit_ms=options.hook_limit_ms, side=side

@@ -99,14 +99,20 @@ class Renewal:
             gone = self._table.tracked.expired(now, hub_blocked_ms)
             gone += self._table.tracked.held_too_long(now, hub_blocked_ms)
             due = self._table.tracked.due(now)
+        # At once: where Redis hangs the calls take a while, and a run past its deadline is to be stopped now.
         self._report_lost(gone)
-        failures = self._renew(due, hub_blocked_ms)
+        lost: list[tuple[str, LostLock]] = []
+        try:
+            failures = self._renew(due, hub_blocked_ms, lost)
+        finally:
+            # However many calls it took, one report for each queue; none is kept back by what ends the pass.
+            self._report_lost(lost)
         return failures + self._release()
 
     def _keys(self, queue: str) -> QueueKeys:
         return QueueKeys(self._prefix, queue)
 
-    def _renew(self, due: list[TrackedLock], hub_blocked_ms: int) -> list[Failure]:
+    def _renew(self, due: list[TrackedLock], hub_blocked_ms: int, reports: list[tuple[str, LostLock]]) -> list[Failure]:
         failures: list[Failure] = []
         rounds = plan_rounds(due, self._batch_size)
         for number, batches in enumerate(rounds):
@@ -131,7 +137,7 @@ class Renewal:
                 if settled.renewed:
                     self._outbox(LocksRenewed(queue, tuple(settled.renewed)))
                 if settled.suspects:
-                    failures += self._examine(queue, settled.suspects, hub_blocked_ms)
+                    failures += self._examine(queue, settled.suspects, hub_blocked_ms, reports)
         return failures
 
     def _send(self, batches: dict[str, list[TrackedLock]]) -> list[list[str] | RedisCallError]:
@@ -141,8 +147,14 @@ class Renewal:
         ]
         return self._scripts.extend_locks(wire, self._table.tracked.lock_duration)
 
-    def _examine(self, queue: str, suspects: list[TrackedLock], hub_blocked_ms: int) -> list[Failure]:
-        """Find out what became of locks that the frozen script did not renew. Switches greenlets."""
+    def _examine(
+        self, queue: str, suspects: list[TrackedLock], hub_blocked_ms: int, reports: list[tuple[str, LostLock]]
+    ) -> list[Failure]:
+        """
+        Find out what became of locks that the frozen script did not renew. Switches greenlets.
+
+        Those that are lost are untracked here, and added to ``reports``.
+        """
         try:
             found = self._scripts.look_up(self._keys(queue), [lock.job_id for lock in suspects])
         except Exception as error:
@@ -162,8 +174,7 @@ class Renewal:
         if not not_restored:
             lost += [(lock, "missing") for lock in forgotten]
         with self._table.lock:
-            reports = self._table.tracked.lose(lost, self._now_ms(), hub_blocked_ms)
-        self._report_lost(reports)
+            reports += self._table.tracked.lose(lost, self._now_ms(), hub_blocked_ms)
         return failures + not_restored
 
     def _server_forgot(self, lock: TrackedLock, ownership: Ownership) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import redis
@@ -29,6 +29,9 @@ _SETTINGS = frozenset(
     ]
 )
 
+_MANNERS = frozenset(["protocol", "client_name", "parser_class", "socket_read_size"])
+"""How one talks with a server; the rest says with which, and as whom."""
+
 
 @dataclass(frozen=True)
 class ServerSettings:
@@ -51,6 +54,15 @@ class ServerSettings:
     nodes: tuple[tuple[str, int], ...] = ()
     sentinels: tuple[dict[str, Any], ...] = ()
     service: str = ""
+
+    def leads_where(self, other: ServerSettings) -> bool:
+        """Tell whether both lead to the same server as the same user, however that was written."""
+        return self._comparable() == other._comparable()
+
+    def _comparable(self) -> ServerSettings:
+        settings = {"db": 0} if "path" in self.settings else {"host": "localhost", "port": 6379, "db": 0}
+        settings |= {name: value for name, value in self.settings.items() if value is not None and name not in _MANNERS}
+        return replace(self, settings=settings)
 
 
 def read_settings(connection: object) -> ServerSettings:

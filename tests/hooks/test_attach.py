@@ -9,6 +9,7 @@ from typing import Any
 
 import pluggy
 import pytest
+import redis
 
 from echomq_plugin import LockOptions, attach, hookimpl, hookimpl_for
 from echomq_plugin.errors import (
@@ -109,6 +110,11 @@ def test_another_client_of_the_same_server_is_the_same_connection(pm: pluggy.Plu
     first = attach(pm, URL, "mail")
 
     assert attach(pm, "redis://127.0.0.1:1/0", "mail") is first
+    assert attach(pm, redis.Redis("127.0.0.1", 1, client_name="mine", protocol=3), "mail") is first
+
+
+def test_what_is_not_written_is_what_redis_py_takes_for_it(pm: pluggy.PluginManager) -> None:
+    assert attach(pm, redis.Redis(), "mail") is attach(pm, "redis://", "mail")
 
 
 @pytest.mark.parametrize(
@@ -416,6 +422,19 @@ def test_the_environment_keeps_plugins_out(pm: pluggy.PluginManager, monkeypatch
     lost(pm)
 
     assert heard == []
+
+
+def test_a_hook_without_a_name_of_its_own_is_heard(pm: pluggy.PluginManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    module = ModuleType("short")
+    module.echomq_lock_lost = lambda queue, lost: heard.append(queue)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "short", module)
+    monkeypatch.setenv("ECHOMQ_PLUGINS", "short")
+
+    attach(pm, URL, "mail")
+    lost(pm)
+
+    assert heard == ["mail"]
 
 
 def test_a_module_that_cannot_be_imported_is_named(pm: pluggy.PluginManager, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,18 +12,21 @@ import pluggy
 import pytest
 import redis
 
-from echomq_plugin import LockManager, LockOptions, StartUndecidedError, attach, errors
+from echomq_plugin import LockHeldError, LockManager, LockOptions, StartUndecidedError, attach, errors
 from echomq_plugin.embedded import EmbeddedServer, free_port
 from echomq_plugin.errors import (
+    AttachError,
     ConnectionKindError,
     EchoMQError,
     IdTypeError,
     InvalidIdError,
     InvalidNameError,
+    OptionError,
     RedisCallError,
     ServerUnsuitableError,
 )
 from echomq_plugin.events import LostLock
+from echomq_plugin.interrupts import LockLostInterrupt
 from hooks.conftest import App
 
 # -- a client of the wrong kind ----------------------------------------------------------------------------------------
@@ -77,6 +81,11 @@ def test_a_class_where_a_client_was_meant_is_called_as_any_callable_is() -> None
         ({"job_id": "1", "queue": "a:b"}, InvalidNameError),
         ({"job_id": "1", "queue": ""}, InvalidNameError),
         ({"job_id": "1", "queue": None}, InvalidNameError),
+        ({"job_id": "1", "delivery": 1.5}, IdTypeError),
+        ({"job_id": "1", "delivery": ""}, InvalidIdError),
+        ({"job_id": "1", "payload": {"a": 1}}, IdTypeError),
+        ({"job_id": "1", "payload": 7}, IdTypeError),
+        ({"job_id": "1", "payload": "\ud800"}, InvalidIdError),
     ],
     ids=repr,
 )
@@ -105,6 +114,53 @@ def test_the_managers_surface_refuses_the_same_ids(method: str, bad: object) -> 
         getattr(manager, method)(*("1", "token")[: len(arguments)], queue="a:b")
 
     assert manager.get_tracked_job_ids() == []
+
+
+def test_a_delivery_is_named_as_ids_are_so_a_number_and_its_text_are_the_same(app: App) -> None:
+    app.start_job("1", delivery=7)
+    for again in (7, "7", b"7"):
+        with pytest.raises(LockHeldError) as held:
+            app.start_job("1", delivery=again)
+        assert held.value.same_delivery
+
+
+@pytest.mark.parametrize("lock", [None, "token"])
+def test_what_is_no_lock_cannot_be_given_back(app: App, lock: object) -> None:
+    with pytest.raises(OptionError, match="Lock that the start"):
+        app.plugin.job_finish(lock, "completed")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("outcome", ["done", None, []])
+def test_an_outcome_that_there_is_none_of_changes_nothing(app: App, outcome: object) -> None:
+    lock = app.start_job("1")
+    with pytest.raises(OptionError, match="must be one of"):
+        app.plugin.job_finish(lock, outcome)  # type: ignore[arg-type]
+    assert lock.confirm()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"options": {"lock_duration": 5}}, "must be LockOptions"),
+        ({"clock": 5}, "must have now_ms"),
+        ({"on_lock_renewal_failed": 5}, "must be a function"),
+        ({"on_locks_renewed": "print"}, "must be a function"),
+        ({"on_renewal_error": []}, "must be a function"),
+    ],
+    ids=repr,
+)
+def test_an_argument_of_another_type_is_refused_before_any_lock_is_lost(arguments: Any, says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        LockManager("redis://127.0.0.1:1", "mail", **arguments)
+
+
+def test_what_cannot_be_attached_to_is_named() -> None:
+    with pytest.raises(AttachError, match="pass the host's, or pluggy"):
+        attach(None, "redis://127.0.0.1:1", "mail")  # type: ignore[arg-type]
+    pm = pluggy.PluginManager("app")
+    with pytest.raises(OptionError, match="must be LockOptions"):
+        attach(pm, "redis://127.0.0.1:1", "mail", {"lock_duration": 5})  # type: ignore[arg-type]
+    assert pm.list_name_plugin() == []
 
 
 # -- a server that is not there, or cannot serve -----------------------------------------------------------------------
@@ -244,7 +300,7 @@ def test_each_error_says_when_it_comes(name: str) -> None:
     assert name == "EchoMQError" or text.split()[0] in ("Raised", "Logged", "Reported"), text
 
 
-def test_messages_say_what_to_do_instead() -> None:
+def test_messages_say_what_to_do_instead_and_errors_arrive_whole_from_another_process() -> None:
     lost = LostLock("42", "t", "taken", 5)
     messages = {
         "must be": errors.OptionError("lock_duration", -1, "must be greater than 0"),
@@ -266,3 +322,13 @@ def test_messages_say_what_to_do_instead() -> None:
 
     for says, error in messages.items():
         assert says in str(error)
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again), again.__dict__) == (type(error), str(error), error.__dict__)
+
+
+def test_the_interrupt_of_a_lost_job_can_be_stored_as_any_error() -> None:
+    interrupt = LockLostInterrupt(LostLock("42", "t", "taken", 5))
+
+    again = pickle.loads(pickle.dumps(interrupt))
+
+    assert (again.lost, str(again)) == (interrupt.lost, str(interrupt))

@@ -144,7 +144,8 @@ def test_variables_that_are_empty_or_absent_change_nothing() -> None:
 
 
 def test_arguments_win_over_the_environment() -> None:
-    assert LockOptions.from_env({"ECHOMQ_LOCK_DURATION": "60000"}, lock_duration=9_000).lock_duration == 9_000
+    for text in ("60000", "no number"):
+        assert LockOptions.from_env({"ECHOMQ_LOCK_DURATION": text}, lock_duration=9_000).lock_duration == 9_000
 
 
 def test_the_processs_own_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +156,17 @@ def test_the_processs_own_environment_is_the_default(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("1", True), ("true", True), ("YES", True), ("True", True), ("0", False), ("false", False), ("No", False)],
+    [
+        ("1", True),
+        ("true", True),
+        ("YES", True),
+        ("True", True),
+        ("0", False),
+        ("false", False),
+        ("No", False),
+        ("on", True),
+        ("Off", False),
+    ],
 )
 def test_switches_are_read_from_plain_words(text: str, value: bool) -> None:
     assert LockOptions.from_env({"ECHOMQ_DEDICATED_HUB": text}).dedicated_hub is value

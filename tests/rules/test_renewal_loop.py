@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echomq_plugin.errors import RedisCallError
+from echomq_plugin.events import LocksLost
 from echomq_plugin.options import LockOptions
 from echomq_plugin.table import PendingRelease
 from rules.virtual import Key, Trip, VirtualWorker
@@ -183,6 +184,21 @@ def test_more_locks_than_a_batch_go_out_in_several_calls() -> None:
 
     assert worker.server.calls == 3
     assert len(worker.server.renewals) == 30
+
+
+def test_all_losses_of_a_queue_in_one_tick_are_one_report_however_many_calls_it_took() -> None:
+    worker = VirtualWorker(LockOptions(batch_size=2))
+    for number in range(5):
+        worker.take("mail", f"m{number}", "token")
+    worker.take("video", "v", "token")
+    worker.clock.pass_time(1)
+    for key in list(worker.server.locks):
+        worker.server.locks[key] = Key("another's", worker.clock.now + DURATION)
+
+    worker.run(TICK)
+
+    reports = [(report.queue, len(report.lost)) for _, report in worker.reports if isinstance(report, LocksLost)]
+    assert sorted(reports) == [("mail", 5), ("video", 1)]
 
 
 def test_failed_tries_come_after_half_a_second_and_then_twice_as_long_up_to_a_tick(

@@ -18,8 +18,9 @@ from echomq_plugin.scripts import Batch, Scripts
 from echomq_plugin.sweep_scripts import COUNT_KEPT_MS, SweepScripts
 
 LUA = Path(__file__).parents[2] / "lua"
-# The probe is sent once, at start, with its text: tests/chaos/test_server_check.py.
-SCRIPTS = sorted(path.stem for path in LUA.glob("*.lua") if path.stem != "probeServer-1")
+# Not sent through the wire, and therefore run in test_declared_keys.py: the probe of a start, and what RQ's own
+# connection is asked for.
+SCRIPTS = sorted({path.stem for path in LUA.glob("*.lua")} - {"probeServer-1", "takeJobs-4"})
 KEYS = QueueKeys("emq", "mail")
 JOBS = [("J1", "T1", b"D1", 1), ("J2", "T2", b"D2", 2)]
 PAIRS = [(job_id, token) for job_id, token, *_ in JOBS]
