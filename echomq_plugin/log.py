@@ -96,10 +96,10 @@ def log_hook_failure(plugin_name: str, hook: str, error: BaseException, caller: 
         pass  # there is nowhere left to say so
 
 
-def log_server(warnings: tuple[str, ...]) -> None:
-    """Warn at start, once for each, of what the server will do harm with some day."""
+def log_warnings(event: str, warnings: tuple[str, ...]) -> None:
+    """Warn at start, once for each, of what will do harm some day."""
     for advice in warnings:
-        log_event(logging.WARNING, "server unsafe", advice=advice)
+        log_event(logging.WARNING, event, advice=advice)
 
 
 def log_patching(dedicated_hub: bool) -> None:

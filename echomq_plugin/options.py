@@ -125,6 +125,22 @@ class LockOptions:
         """The grace in force after ``max_hold_ms``, in ms."""
         return self.lock_duration if self.max_hold_grace_ms is None else self.max_hold_grace_ms
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """
+        What will do harm some day, with what to write instead; said once, at start.
+
+        No refusal: after the server forgot a lock a job may be put back early, but no run believes any longer for it.
+        And a longer ``lock_duration`` alone must not be an error of ``stalled_interval``.
+        """
+        if self.stalled_interval // 2 >= self.renew_time:
+            return ()
+        return (
+            f"stalled_interval={self.stalled_interval} lets the sweep put a job back before its run can have been told "
+            f"that its lock is gone: write stalled_interval={2 * self.renew_time} or more, or lock_renew_time="
+            f"{max(2, self.stalled_interval // 2)} or less",
+        )
+
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: object) -> LockOptions:
         """

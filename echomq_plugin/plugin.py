@@ -24,7 +24,7 @@ from echomq_plugin.job_locks import Cancel, JobLocks
 from echomq_plugin.keys import QueueKeys, key_part
 from echomq_plugin.lock_manager import LockManager
 from echomq_plugin.locks import Lock
-from echomq_plugin.log import log_patching, log_server
+from echomq_plugin.log import log_patching, log_warnings
 from echomq_plugin.options import LockOptions, checked_options
 from echomq_plugin.recovery import Recovery
 from echomq_plugin.reports import Reports, Side
@@ -145,7 +145,8 @@ class LockPlugin:
             return
         check_hooks(self.pm)
         report = check_server(self.connections, [QueueKeys(self.options.prefix, queue) for queue in self.queues])
-        log_server(report.warnings)
+        log_warnings("server unsafe", report.warnings)
+        log_warnings("options unsafe", self.options.warnings)
         for queue in self.queues:
             self._make_known(queue)
         log_patching(self.options.dedicated_hub)

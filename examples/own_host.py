@@ -99,7 +99,7 @@ def main(url):
     courier = Courier(url, pm)
     pm.register(notices(pm, courier))
     # Short, so that there is something to see: the usual lock lives for 30 s.
-    options = LockOptions(lock_duration=1_500, stalled_interval=1_000)
+    options = LockOptions(lock_duration=1_500, stalled_interval=1_500)
     plugin = attach(pm, url, queue="courier", options=options)
 
     # A worker that dies in the middle of a delivery leaves a parcel on the road, and a lock that nobody renews.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import redis
 from redis.exceptions import RedisClusterException, RedisError
@@ -35,6 +35,7 @@ def run_check(redis_url: str, queue: str, options: LockOptions, *, cluster: bool
     try:
         source = redis.RedisCluster.from_url(redis_url) if cluster else redis_url
         report = check_server(Connections(source, call_limit_ms=options.call_limit), [keys])
+        report = replace(report, warnings=report.warnings + options.warnings)
     except (RedisCallError, ServerUnsuitableError, RedisError, RedisClusterException) as caught:
         # The last two: no node of a cluster answers.
         error = str(caught)

@@ -106,6 +106,9 @@ def test_a_server_that_drops_locks_when_full_is_warned_of_at_start_once(
     assert len(warned) == 1
     assert "volatile-lru" in warned[0]
     assert "noeviction" in warned[0]
+    of_options = [record.getMessage() for record in caplog.records if record.echomq_event == "options unsafe"]
+    assert len(of_options) == 1
+    assert "stalled_interval=1000 lets" in of_options[0]
 
 
 def test_a_server_that_refuses_undeclared_keys_is_refused_with_the_flag_to_set(server: EmbeddedServer) -> None:

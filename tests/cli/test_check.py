@@ -51,6 +51,13 @@ def test_what_harms_some_day_is_warned_of_and_no_refusal(own_server: EmbeddedSer
     assert "warning: maxmemory-policy volatile-lru" in done.stdout
 
 
+def test_options_that_do_not_fit_together_are_warned_of_and_no_refusal(server: EmbeddedServer):
+    done = check("--redis-url", server.url, ECHOMQ_LOCK_DURATION="60000")
+    assert done.returncode == 0
+    assert "warning: stalled_interval=30000" in done.stdout
+    assert "write stalled_interval=60000" in done.stdout
+
+
 def test_a_user_who_may_too_little_is_refused_with_the_line_to_grant(own_server: EmbeddedServer):
     with redis.Redis(port=own_server.port) as admin:
         admin.execute_command("ACL", "SETUSER", "worker", "on", ">secret", "~emq:*", "+get")

@@ -101,6 +101,29 @@ def test_what_just_works_is_taken() -> None:
     assert LockOptions(max_stalled_count=0).max_stalled_count == 0
 
 
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, None),
+        ({"lock_duration": 60_000, "stalled_interval": 60_000}, None),
+        ({"stalled_interval": 10_000, "lock_renew_time": 5_000}, None),
+        ({"stalled_interval": 29_998}, {"stalled_interval": 30_000}),
+        ({"lock_duration": 60_000}, {"stalled_interval": 60_000}),
+        ({"stalled_interval": 10_000}, {"lock_renew_time": 5_000}),
+    ],
+)
+def test_a_sweep_that_outruns_renewal_is_warned_of_with_the_values_to_write(
+    given: dict[str, int], wanted: dict[str, int] | None
+) -> None:
+    warnings = LockOptions(**given).warnings  # type: ignore[arg-type]
+    if wanted is None:
+        assert warnings == ()
+    else:
+        [(name, value)] = wanted.items()
+        assert f"{name}={value} or" in warnings[0]
+        assert LockOptions(**{**given, **wanted}).warnings == ()  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("prefix", ["", "a:b", ":", None, 3, b"emq", "\udcff"])
 def test_a_prefix_is_checked_too(prefix: object) -> None:
     with pytest.raises(InvalidNameError, match="prefix"):
