@@ -55,32 +55,32 @@ class DeadWorkers:
 
         """
 
-        def work(client: Any) -> None:
-            heartbeat = self._heartbeat(client, worker_id)
-            dead = self._acting_as(worker_id, client)
+        def put_back(dead: Any, client: Any) -> None:
             dead.do_requeue(queue_name, delivery)
             self.restore_dropped(dead, client, queue_name, delivery)
-            if heartbeat is None or heartbeat + self._silent_ms < current_millis():
-                self._requeue_all(dead, client)
-            self._set_heartbeat(client, worker_id, heartbeat)
 
-        self._connections.call("requeue a dead worker's messages", work)
+        self._settle("requeue a dead worker's messages", worker_id, put_back)
 
     def dead_letter(self, worker_id: str, queue_name: str, delivery: str) -> None:
         """
-        Move a delivery to the dead letters. Again: no effect.
+        Move a delivery to the dead letters and, as ``requeue`` does, put back all else that a dead worker had fetched.
 
         Raises:
             RedisCallError: Redis gave no answer.
 
         """
+        self._settle("give up a dead worker's message", worker_id, lambda dead, _: dead.do_nack(queue_name, delivery))
 
+    def _settle(self, operation: str, worker_id: str, act: Callable[[Any, Any], object]) -> None:
         def work(client: Any) -> None:
             heartbeat = self._heartbeat(client, worker_id)
-            self._acting_as(worker_id, client).do_nack(queue_name, delivery)
+            dead = self._acting_as(worker_id, client)
+            act(dead, client)
+            if heartbeat is None or heartbeat + self._silent_ms < current_millis():
+                self._requeue_all(dead, client)
             self._set_heartbeat(client, worker_id, heartbeat)
 
-        self._connections.call("give up a dead worker's message", work)
+        self._connections.call(operation, work)
 
     def _requeue_all(self, dead: Any, client: Any) -> None:
         # Copies: declaring an actor meanwhile adds to them.

@@ -56,6 +56,34 @@ def traces(client):
     return client.keys("emq:*:lock") + list(client.hgetall(KEYS.held))
 
 
+class DeadWorker:
+    """A worker that fetched some messages of an actor that does nothing, and died."""
+
+    def __init__(self, broker, fetched):
+        self.client = broker.client
+        actor = dramatiq.actor(lambda: None, broker=broker, actor_name="any")
+        self.messages = [broker.enqueue(actor.message()) for _ in range(fetched)]
+        self.names = [message.options["redis_message_id"] for message in self.messages]
+        self.broker = RedisBroker(client=broker.client, middleware=[])
+        assert len(self.broker.do_fetch("default", fetched)) == fetched
+
+    def run(self, number):
+        """Return the run of one of its messages, as the sweep finds it."""
+        name = self.names[number]
+        payload = f'{{"dramatiq": "{self.broker.broker_id}", "queue": "default", "delivery": "{name}"}}'
+        return StalledJob("dramatiq.default", self.messages[number].message_id, payload, name, 1)
+
+    def falls_silent(self):
+        """Make its last heartbeat a minute old; returns when that was."""
+        beat = int(time.time() * 1000) - 60_000
+        self.client.zadd("dramatiq:__heartbeats__", {self.broker.broker_id: beat})
+        return beat
+
+
+def waiting(client):
+    return [name.decode() for name in client.lrange("dramatiq:default", 0, -1)]
+
+
 def test_a_broker_without_redis_is_refused_at_the_first_actor():
     """A stub broker: the error says which brokers work."""
     broker = StubBroker()
@@ -238,30 +266,23 @@ def test_a_lost_run_stores_no_result_and_sends_no_callback(broker, client, fails
         client.flushall()
 
 
-def test_all_that_a_dead_worker_had_fetched_comes_back_once_it_is_silent(broker, client):
-    """The sweep finds one run; the messages that were only fetched come back with it, those with entries do not."""
+@pytest.mark.parametrize("hook", ["echomq_job_stalled", "echomq_job_abandoned"])
+def test_all_that_a_dead_worker_had_fetched_comes_back_once_it_is_silent(broker, client, hook):
+    """The sweep finds one run; what was only fetched comes back with it, also where that run is the worker's last."""
     middleware = LockMiddleware(options=OPTIONS)
     broker.add_middleware(middleware)
-    actor = dramatiq.actor(lambda: None, broker=broker, actor_name="any")
-    dead = RedisBroker(client=broker.client, middleware=[])
-    names = [broker.enqueue(actor.message()).options["redis_message_id"] for _ in range(4)]
-    assert len(dead.do_fetch("default", 4)) == 4
-    running, poison = (dramatiq.Message.decode(client.hget("dramatiq:default.msgs", name)) for name in names[:2])
-    token = middleware.plugin.job_start("dramatiq.default", poison.message_id, names[1], b"", None)
-    payload = f'{{"dramatiq": "{dead.broker_id}", "queue": "default", "delivery": "{names[0]}"}}'
-    job = StalledJob("dramatiq.default", running.message_id, payload, names[0], 1)
+    dead = DeadWorker(broker, 4)
+    found, running, *fetched = dead.names
+    lock = middleware.plugin.job_start("dramatiq.default", dead.messages[1].message_id, running, b"", None)
+    back = [found] if hook == "echomq_job_stalled" else []
 
-    def waiting():
-        return [name.decode() for name in client.lrange("dramatiq:default", 0, -1)]
-
-    assert middleware.pm.hook.echomq_job_stalled(job=job) is True
-    assert waiting() == [names[0]]  # the worker beat a moment ago: what else it has is left to it
-    beat = int(time.time() * 1000) - 60_000
-    client.zadd("dramatiq:__heartbeats__", {dead.broker_id: beat})
-    assert middleware.pm.hook.echomq_job_stalled(job=job) is True
-    assert sorted(waiting()) == sorted([names[0], names[2], names[3]])
-    assert client.zscore("dramatiq:__heartbeats__", dead.broker_id) == beat
-    middleware.plugin.job_finish(token, "completed")
+    getattr(middleware.pm.hook, hook)(job=dead.run(0))
+    assert waiting(client) == back  # the worker beat a moment ago: what else it has is left to it
+    beat = dead.falls_silent()
+    getattr(middleware.pm.hook, hook)(job=dead.run(0))
+    assert sorted(waiting(client)) == sorted([*back, *fetched])  # a run that has an entry is found by itself
+    assert client.zscore("dramatiq:__heartbeats__", dead.broker.broker_id) == beat
+    middleware.plugin.job_finish(lock, "completed")
     middleware.plugin.stop(0)
 
 
@@ -269,22 +290,16 @@ def test_a_dropped_copy_does_not_take_the_running_delivery_with_it(broker, clien
     """Acknowledging a second delivery deletes the body of both; should the first one die, its body is still there."""
     middleware = LockMiddleware(options=OPTIONS)
     broker.add_middleware(middleware)
-    actor = dramatiq.actor(lambda: None, broker=broker, actor_name="any")
-    message = broker.enqueue(actor.message())
-    name = message.options["redis_message_id"]
-    dead = RedisBroker(client=broker.client, middleware=[])
-    assert len(dead.do_fetch("default", 1)) == 1
-    payload = f'{{"dramatiq": "{dead.broker_id}", "queue": "default", "delivery": "{name}"}}'
-    lock = middleware.plugin.job_start("dramatiq.default", message.message_id, name, payload, None)
-    client.rpush("dramatiq:default", name)
+    dead = DeadWorker(broker, 1)
+    job = dead.run(0)
+    lock = middleware.plugin.job_start(job.queue, job.job_id, job.delivery, job.payload, None)
+    client.rpush("dramatiq:default", job.delivery)
     with working(broker):
         wait_until(lambda: client.hlen("dramatiq:default.msgs") == 0)
-    job = StalledJob("dramatiq.default", message.message_id, payload, name, 1)
-    assert middleware.pm.hook.echomq_job_stalled(job=job) is True
-    assert client.lrange("dramatiq:default", 0, -1) == [name.encode()]
-    assert dramatiq.Message.decode(client.hget("dramatiq:default.msgs", name)).message_id == message.message_id
-    assert middleware.pm.hook.echomq_job_stalled(job=job) is True
-    assert client.llen("dramatiq:default") == 1
+    for _ in range(2):  # the second one changes nothing
+        assert middleware.pm.hook.echomq_job_stalled(job=job) is True
+        assert waiting(client) == [job.delivery]
+        assert dramatiq.Message.decode(client.hget("dramatiq:default.msgs", job.delivery)).message_id == job.job_id
     middleware.plugin.job_finish(lock, "completed")
     middleware.plugin.stop(0)
 
@@ -293,16 +308,10 @@ def test_an_abandoned_message_goes_to_the_dead_letters(broker, client):
     """A poison message ends where Dramatiq's own failed messages end."""
     middleware = LockMiddleware(options=OPTIONS)
     broker.add_middleware(middleware)
-    actor = dramatiq.actor(lambda: None, broker=broker, actor_name="any")
-    message = broker.enqueue(actor.message())
-    name = message.options["redis_message_id"]
-    dead = RedisBroker(client=broker.client, middleware=[])
-    dead.do_fetch("default", 1)
-    payload = f'{{"dramatiq": "{dead.broker_id}", "queue": "default", "delivery": "{name}"}}'
-    job = StalledJob("dramatiq.default", message.message_id, payload, name, 2)
+    dead = DeadWorker(broker, 1)
     for _ in range(2):
-        middleware.pm.hook.echomq_job_abandoned(job=job)
-    assert client.hkeys("dramatiq:default.XQ.msgs") == [name.encode()]
+        middleware.pm.hook.echomq_job_abandoned(job=dead.run(0))
+    assert client.hkeys("dramatiq:default.XQ.msgs") == [dead.names[0].encode()]
     assert client.hlen("dramatiq:default.msgs") == 0
 
 
