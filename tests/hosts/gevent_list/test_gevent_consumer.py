@@ -12,7 +12,15 @@ import pluggy
 import pytest
 import redis
 
-from echomq_plugin import LockLostInterrupt, LockOptions, LostLock, StalledJob, StartUndecidedError, attach
+from echomq_plugin import (
+    LockLostInterrupt,
+    LockOptions,
+    LostLock,
+    StalledJob,
+    StartUndecidedError,
+    attach,
+    hookimpl_for,
+)
 from echomq_plugin.connections import Connections
 from echomq_plugin.errors import AttachError, InvalidNameError, OptionError, RedisCallError, ServerUnsuitableError
 from echomq_plugin.hosts import list_job, reliable_list
@@ -395,6 +403,41 @@ def test_items_that_somebody_holds_are_no_orphans(app, client, wait_until):
     app.consume(seen.append)
     wait_until(lambda: seen == [b"orphan"], "the orphan ran")
     wait_until(lambda: sorted(items(client, "mail:processing")) == [b"entered", b"locked"], "only the orphan went")
+
+
+def test_a_worker_that_is_slow_from_taking_an_item_to_its_lock_never_runs_it_beside_another(
+    make_app, client, server, wait_until
+):
+    # Row 22. Checkers look every 100 ms meanwhile, and may well give the item to somebody else.
+    often = {"lock_duration": 6_000, "lock_renew_time": 100, "stalled_interval": 200}
+    slow, quick = make_app(server.url, **often), make_app(server.url, **often)
+    running, runs, most, late = [], [], [0], []
+
+    def handler(item):
+        running.append(item)
+        runs.append(item)
+        most[0] = max(most[0], len(running))
+        gevent.sleep(0.5)
+        running.remove(item)
+
+    class Slow:
+        @hookimpl_for(slow.pm)(wrapper=True)
+        def echomq_job_start(self):
+            gevent.sleep(1.5)
+            try:
+                return (yield)
+            finally:
+                late.append(True)
+
+    slow.pm.register(Slow())
+    slow.consume(handler)
+    client.lpush("mail", "one")
+    wait_until(lambda: items(client, "mail:processing") == [b"one"], "it is taken, and has no lock")
+    quick.consume(handler)
+    wait_until(lambda: late and nothing_left(client) and not running, "it has run")
+    assert runs
+    assert most == [1]
+    assert slow.recorded.lost == quick.recorded.lost == []
 
 
 def test_an_item_that_was_acknowledged_is_not_pushed_again_when_its_worker_dies(app, client, wait_until):
