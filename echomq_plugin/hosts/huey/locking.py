@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import copy
 import datetime
-import hashlib
 import inspect
 import logging
-import threading
 from typing import Any
 
 import pluggy
 from huey import signals
 from huey.storage import MemoryStorage, RedisStorage
-from redis.exceptions import RedisError
 
 from echomq_plugin.attach import attach, hookimpl_for
 from echomq_plugin.errors import AttachError, HostSetupError, LockHeldError, RedisCallError
@@ -22,7 +19,8 @@ from echomq_plugin.hook_namespace import HookNamespace
 from echomq_plugin.hosts.huey.recovery import TaskRecovery
 from echomq_plugin.hosts.huey.runs import Run, RunLost
 from echomq_plugin.hosts.huey.storage import ReliableRedisStorage
-from echomq_plugin.keys import QueueKeys, percent_encoded
+from echomq_plugin.hosts.huey.taken import NO_ANSWER, TakenTasks
+from echomq_plugin.keys import percent_encoded
 from echomq_plugin.log import log_event
 from echomq_plugin.native import pause
 from echomq_plugin.options import LockOptions
@@ -76,7 +74,6 @@ class LockedTasks:
         self._options = options
         self._pm = pm
         self._execute_task = execute
-        self._execute_any = huey.execute
         storage = _storage_of(huey)
         if connection is None:
             if not isinstance(storage, RedisStorage):
@@ -93,9 +90,7 @@ class LockedTasks:
         self.queue = percent_encoded(f"huey.{storage.name}")
         self.plugin = attach(pm, connection, self.queue, options)
         self._recovery = TaskRecovery(huey, options.call_limit)
-        # Native threads or greenlets that are inside of `execute`, and those whose taken task has begun.
-        self._inside: set[int] = set()
-        self._claimed: set[int] = set()
+        self._taken = TakenTasks(huey, self.plugin, self.queue)
 
     def install(self) -> None:
         """Put the locks between Huey and its tasks."""
@@ -107,8 +102,8 @@ class LockedTasks:
         huey.signal(signals.SIGNAL_RETRYING)(self._on_retrying)
         huey.on_startup(name="echomq")(self._boot)
         self._pm.register(self._hooks(), f"echomq-huey:{self.queue}")
-        huey.execute = self._execute_and_forget
-        self._watch_storage()
+        huey.execute = self._taken.execute
+        self._taken.watch()
 
     # -- life of a task ----------------------------------------------------------------------------------------------
 
@@ -126,12 +121,12 @@ class LockedTasks:
             value = self._execute_task(task, timestamp)
         except RunLost:
             # What Redis says of this job is another run's now, or the sweep's: our entry, if it is there, stays.
-            self._leave_taken()
+            self._taken.leave()
             run.finish("interrupted")
             return None
-        except (RedisError, RedisCallError, OSError):
+        except NO_ANSWER:
             # Huey could not write what became of the task: its entry brings it back.
-            self._leave_taken()
+            self._taken.leave()
             run.finish("interrupted")
             raise
         except Exception:
@@ -148,59 +143,25 @@ class LockedTasks:
             run.finish(run.outcome())
         return value
 
-    def _execute_and_forget(self, task: Any, timestamp: Any = None) -> Any:
-        """Do what Huey does with a task, and have a reliable storage forget it once it has been dealt with."""
-        storage = self._huey.storage
-        worker = threading.get_ident()
-        if not isinstance(storage, ReliableRedisStorage) or worker in self._inside:
-            return self._execute_any(task, timestamp)
-        self._inside.add(worker)
-        try:
-            value = self._execute_any(task, timestamp)
-        except (RedisError, RedisCallError, OSError):
-            # Huey could not ask whether the task is revoked, or not schedule it: it has not been dealt with.
-            storage.leave()
-            raise
-        except Exception:
-            storage.done()
-            raise
-        except BaseException:
-            storage.leave()
-            raise
-        finally:
-            self._inside.discard(worker)
-            self._claimed.discard(worker)
-        storage.done()
-        return value
-
     def _start(self, task: Any) -> Run | None:
         """Take the lock; None: the task does not run now, and has been put back. Switches greenlets."""
-        payload = self._payload(task)
+        payload = self._taken.payload(task)
         try:
-            # A retry that Huey enqueues looks like the delivery that it came from, byte by byte, and keeps its id: no
-            # delivery can be told from another, so none is ever dropped.
-            lock = self._pm.hook.echomq_job_start(
-                queue=self.queue, job_id=task.id, delivery=None, payload=payload, token=None
-            )
-            if lock is None:
-                raise AttachError("the library is detached from its plugin manager: no task can be locked")
-        except Exception as error:
-            self._hold_back(task, error)
-            return None
-        except BaseException:
-            self._put_back(payload)
+            try:
+                # A retry that Huey enqueues looks like the delivery that it came from, byte by byte, and keeps its id:
+                # no delivery can be told from another, so none is ever dropped.
+                lock = self._pm.hook.echomq_job_start(
+                    queue=self.queue, job_id=task.id, delivery=None, payload=payload, token=None
+                )
+                if lock is None:
+                    raise AttachError("the library is detached from its plugin manager: no task can be locked")
+            except Exception as error:
+                self._hold_back(task, error)
+                return None
+        except BaseException:  # the worker is told to end, perhaps while it holds a task back
+            self._taken.put_back(payload)
             raise
         return Run(self.plugin, lock, task, payload)
-
-    def _payload(self, task: Any) -> bytes:
-        storage, worker = self._huey.storage, threading.get_ident()
-        if isinstance(storage, ReliableRedisStorage) and worker in self._inside and worker not in self._claimed:
-            self._claimed.add(worker)  # a task that this one runs by hand was not taken
-            taken = storage.in_hand()
-            if taken is not None:
-                return taken
-        payload: bytes = self._huey.serialize_task(task)
-        return payload
 
     def _hold_back(self, task: Any, error: Exception) -> None:
         """Schedule a task that cannot run now; tries until Huey has taken it. Switches greenlets."""
@@ -220,25 +181,9 @@ class LockedTasks:
 
     def _put_back_interrupted(self, run: Run) -> None:
         """Put a task back whose worker was told to end. Switches greenlets."""
-        if self._put_back(run.payload):
+        if self._taken.put_back(run.payload):
             run.finish("requeued")
         # Else its entry stays, and brings it back once the lock has run out.
-
-    def _put_back(self, payload: bytes) -> bool:
-        storage = self._huey.storage
-        try:
-            if isinstance(storage, ReliableRedisStorage):
-                storage.put_back(payload)
-            else:
-                self._huey.enqueue(self._huey.deserialize_task(payload))
-        except Exception as trouble:
-            log_event(logging.WARNING, "not put back", error=trouble)
-            return False
-        return True
-
-    def _leave_taken(self) -> None:
-        if isinstance(self._huey.storage, ReliableRedisStorage):
-            self._huey.storage.leave()
 
     def _on_retrying(self, signal: str, task: Any, *_: Any) -> None:
         run = getattr(task, _RUN, None)
@@ -249,25 +194,12 @@ class LockedTasks:
         """Begin to renew, and to bring dead workers' tasks back; Huey calls it in each worker."""
         if self._huey.immediate:
             return
-        self._watch_storage()  # a new one, where the instance was in immediate mode before
+        self._taken.watch()  # a new one, where the instance was in immediate mode before
         try:
             self.plugin.start()
         except RedisCallError as error:
             # Huey waits for its Redis too; the first task tries again.
             log_event(logging.WARNING, "not started yet", error=error)
-
-    def _watch_storage(self) -> None:
-        storage = self._huey.storage
-        if isinstance(storage, ReliableRedisStorage) and not storage.is_watched:
-            keys = QueueKeys(self._options.prefix, self.queue)
-            pause_s = self._options.stalled_interval / 2 / 1000
-            storage.watch_orphans(self.plugin.connections, keys, self._identify, pause_s)
-
-    def _identify(self, item: bytes) -> str:
-        try:
-            return str(self._huey.deserialize_task(item).id)
-        except Exception:
-            return hashlib.sha1(item, usedforsecurity=False).hexdigest()  # no task has it
 
     # -- the library's hooks -----------------------------------------------------------------------------------------
 
