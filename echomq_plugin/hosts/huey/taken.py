@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import logging
 import threading
@@ -76,13 +77,17 @@ class TakenTasks:
         return payload
 
     def put_back(self, payload: bytes) -> bool:
-        """Put a task back that was taken; False: nobody answered. Switches greenlets."""
+        """Put a task back whose worker is told to end; False: nobody answered. Switches greenlets."""
         storage = self._storage()
         try:
             if storage is not None:
                 storage.put_back(payload)
             else:
-                self._huey.enqueue(self._huey.deserialize_task(payload))
+                # Not into the queue, where a worker that waits for a task, and ends with this one, may still get it.
+                task = self._huey.deserialize_task(payload)
+                pause = datetime.timedelta(milliseconds=self._plugin.options.denied_pause_ms)
+                task.eta = self._huey._get_timestamp() + pause
+                self._huey.add_schedule(task)
         except Exception as trouble:
             log_event(logging.WARNING, "not put back", error=trouble)
             return False

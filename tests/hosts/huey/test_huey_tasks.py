@@ -281,7 +281,11 @@ def test_a_run_that_is_interrupted_is_put_back(huey, client):
 
     result = work()
     run_next(huey)
-    assert huey.pending_count() == 1
+    if isinstance(huey.storage, ReliableRedisStorage):
+        assert huey.pending_count() == 1
+    else:  # a worker that ends with this one would take it out of the queue, and lose it
+        assert (huey.pending_count(), huey.scheduled_count()) == (0, 1)
+        scheduled_again(huey, client)
     assert traces(client) == []
     task = huey.dequeue()
     assert task.id == result.id
