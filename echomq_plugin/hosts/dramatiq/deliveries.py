@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
+from threading import Event
 from typing import Any, Final, Protocol
 
 from dramatiq.brokers.redis import RedisBroker
@@ -12,6 +14,7 @@ from echomq_plugin.errors import HostSetupError
 from echomq_plugin.events import StalledJob
 from echomq_plugin.hosts.dramatiq.dead_workers import DeadWorkers, Held
 from echomq_plugin.keys import percent_encoded
+from echomq_plugin.log import log_event
 from echomq_plugin.options import LockOptions
 
 DROPPED_KEPT_MS: Final = 7 * 24 * 3_600 * 1_000
@@ -56,6 +59,10 @@ class Deliveries(Protocol):
 
     def abandon(self, job: StalledJob) -> None:
         """Count a dead run's message as failed."""
+        ...
+
+    def watch(self, stopping: Event) -> None:
+        """Bring back what dead workers had fetched and not begun, until ``stopping`` is set. Switches greenlets."""
         ...
 
 
@@ -137,6 +144,14 @@ class RedisDeliveries:
         """Move the message to the dead letters."""
         self._with_dead_worker(job, self._dead_workers.dead_letter)
 
+    def watch(self, stopping: Event) -> None:
+        """See ``Deliveries``."""
+        while not stopping.wait(self._dead_workers.pass_every_s):
+            try:
+                self._dead_workers.look()
+            except Exception as error:
+                log_event(logging.WARNING, "dead workers not looked for", error=error)
+
     def _with_dead_worker(self, job: StalledJob, act: Callable[[str, str, str], None]) -> bool | None:
         payload = _read(job.payload)
         if payload is None or not payload.get("dramatiq"):
@@ -188,6 +203,9 @@ class OtherDeliveries:
 
     def abandon(self, job: StalledJob) -> None:
         """Do nothing: the message is the broker's, and comes back until its own limit."""
+
+    def watch(self, stopping: Event) -> None:
+        """Do nothing: the broker sees its connections end."""
 
 
 def _read(payload: bytes | str | None) -> dict[str, Any] | None:

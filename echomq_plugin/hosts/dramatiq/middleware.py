@@ -72,6 +72,7 @@ class LockMiddleware(Middleware):
         self._runs: dict[int, Run] = {}
         self._workers = 0
         self._stopping = False
+        self._watch_ends: threading.Event | None = None
 
     # -- set-up ------------------------------------------------------------------------------------------------------
 
@@ -114,6 +115,9 @@ class LockMiddleware(Middleware):
             log_event(logging.WARNING, "not started yet", error=error)
         except EchoMQError as error:
             raise SetupRefusedError(error) from error
+        if self._deliveries is not None and self._watch_ends is None:
+            self._watch_ends = threading.Event()
+            threading.Thread(target=self._deliveries.watch, args=(self._watch_ends,), daemon=True).start()
 
     def before_worker_shutdown(self, broker: Any, worker: Any) -> None:
         """Hold no message back any longer."""
@@ -123,6 +127,9 @@ class LockMiddleware(Middleware):
         """Stop once the process' last worker has ended; the locks of messages that still run are left to run out."""
         self._workers -= 1
         if self._workers <= 0 and self.plugin is not None:
+            if self._watch_ends is not None:
+                self._watch_ends.set()
+                self._watch_ends = None
             self.plugin.stop(_STOP_LIMIT_MS)
 
     # -- life of a message -------------------------------------------------------------------------------------------

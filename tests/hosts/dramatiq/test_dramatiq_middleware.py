@@ -18,8 +18,9 @@ from dramatiq.results import ResultMissing, Results
 from dramatiq.results.backends import RedisBackend
 
 from echomq_plugin import LockOptions, StalledJob, hookimpl_for
-from echomq_plugin.errors import HostSetupError
+from echomq_plugin.errors import HostSetupError, RedisCallError
 from echomq_plugin.hosts.dramatiq import LockMiddleware
+from echomq_plugin.hosts.dramatiq.dead_workers import PASSES
 from echomq_plugin.keys import QueueKeys
 
 OPTIONS = LockOptions(lock_duration=3_000, stalled_interval=1_000, denied_pause_ms=50)
@@ -59,13 +60,15 @@ def traces(client):
 class DeadWorker:
     """A worker that fetched some messages of an actor that does nothing, and died."""
 
-    def __init__(self, broker, fetched):
-        self.client = broker.client
+    def __init__(self, broker, fetched, delayed=0):
         actor = dramatiq.actor(lambda: None, broker=broker, actor_name="any")
         self.messages = [broker.enqueue(actor.message()) for _ in range(fetched)]
         self.names = [message.options["redis_message_id"] for message in self.messages]
         self.broker = RedisBroker(client=broker.client, middleware=[])
-        assert len(self.broker.do_fetch("default", fetched)) == fetched
+        self.broker.do_fetch("default", fetched)
+        late = [broker.enqueue(actor.message(), delay=60_000) for _ in range(delayed)]
+        self.delayed = [message.options["redis_message_id"] for message in late]
+        self.broker.do_fetch("default.DQ", fetched)
 
     def run(self, number):
         """Return the run of one of its messages, as the sweep finds it."""
@@ -73,15 +76,9 @@ class DeadWorker:
         payload = f'{{"dramatiq": "{self.broker.broker_id}", "queue": "default", "delivery": "{name}"}}'
         return StalledJob("dramatiq.default", self.messages[number].message_id, payload, name, 1)
 
-    def falls_silent(self):
-        """Make its last heartbeat a minute old; returns when that was."""
-        beat = int(time.time() * 1000) - 60_000
-        self.client.zadd("dramatiq:__heartbeats__", {self.broker.broker_id: beat})
-        return beat
 
-
-def waiting(client):
-    return [name.decode() for name in client.lrange("dramatiq:default", 0, -1)]
+def waiting(client, queue="default"):
+    return [name.decode() for name in client.lrange(f"dramatiq:{queue}", 0, -1)]
 
 
 def test_a_broker_without_redis_is_refused_at_the_first_actor():
@@ -266,24 +263,75 @@ def test_a_lost_run_stores_no_result_and_sends_no_callback(broker, client, fails
         client.flushall()
 
 
-@pytest.mark.parametrize("hook", ["echomq_job_stalled", "echomq_job_abandoned"])
-def test_all_that_a_dead_worker_had_fetched_comes_back_once_it_is_silent(broker, client, hook):
-    """The sweep finds one run; what was only fetched comes back with it, also where that run is the worker's last."""
+def dead_workers(broker):
+    """Return what looks for dead workers, and no worker thread that would call it by itself."""
     middleware = LockMiddleware(options=OPTIONS)
     broker.add_middleware(middleware)
-    dead = DeadWorker(broker, 4)
-    found, running, *fetched = dead.names
-    lock = middleware.plugin.job_start("dramatiq.default", dead.messages[1].message_id, running, b"", None)
-    back = [found] if hook == "echomq_job_stalled" else []
+    return middleware, lambda: middleware._known_deliveries()._dead_workers
 
-    getattr(middleware.pm.hook, hook)(job=dead.run(0))
-    assert waiting(client) == back  # the worker beat a moment ago: what else it has is left to it
-    beat = dead.falls_silent()
-    getattr(middleware.pm.hook, hook)(job=dead.run(0))
-    assert sorted(waiting(client)) == sorted([*back, *fetched])  # a run that has an entry is found by itself
-    assert client.zscore("dramatiq:__heartbeats__", dead.broker.broker_id) == beat
+
+def test_what_a_silent_worker_had_fetched_comes_back_after_its_runs(broker, client):
+    """A run that has an entry is the sweep's, which counts it; as long as there is one the worker may live."""
+    middleware, watch = dead_workers(broker)
+    dead = DeadWorker(broker, 3, delayed=1)
+    look = watch().look
+    lock = middleware.plugin.job_start("dramatiq.default", dead.messages[0].message_id, dead.names[0], b"", None)
+    beat = client.zscore("dramatiq:__heartbeats__", dead.broker.broker_id)
+    for _ in range(PASSES + 2):
+        look()
+    assert waiting(client) == []
+    middleware.pm.hook.echomq_job_stalled(job=dead.run(0))
     middleware.plugin.job_finish(lock, "completed")
+    assert waiting(client) == [dead.names[0]]
+    look()
+    assert sorted(waiting(client)) == sorted(dead.names)
+    assert waiting(client, "default.DQ") == dead.delayed
+    assert client.zscore("dramatiq:__heartbeats__", dead.broker.broker_id) == beat
     middleware.plugin.stop(0)
+
+
+def test_a_worker_that_beats_keeps_what_it_has_fetched(broker, client):
+    """Once in all passes is enough; afterwards they begin anew."""
+    _, watch = dead_workers(broker)
+    alive = DeadWorker(broker, 2)
+    for number in range(PASSES * 3):
+        if number % PASSES == 0:
+            client.zincrby("dramatiq:__heartbeats__", 1, alive.broker.broker_id)
+        watch().look()
+    assert waiting(client) == []
+
+
+def test_no_worker_is_dead_for_an_outage_in_which_none_could_beat(broker, client, monkeypatch):
+    """What a live worker has in memory would run once more, and its retries too."""
+    _, watch = dead_workers(broker)
+    DeadWorker(broker, 2)
+    look = watch().look
+    for _ in range(PASSES):
+        look()
+    with monkeypatch.context() as patched:
+
+        def no_answer(*_):
+            raise RedisCallError("look for silent workers", "gone")
+
+        patched.setattr(watch()._connections, "call", no_answer)
+        with pytest.raises(RedisCallError):
+            look()
+    for _ in range(PASSES):
+        look()
+    assert waiting(client) == []
+    look()
+    assert len(waiting(client)) == 2
+
+
+def test_workers_look_for_dead_ones_by_themselves(broker, client, monkeypatch):
+    """Also for one that had begun nothing: no lock tells of it."""
+    middleware, watch = dead_workers(broker)
+    dead = DeadWorker(broker, 2)
+    monkeypatch.setattr(watch(), "pass_every_s", 0.05)
+    with working(broker):
+        wait_until(lambda: client.hlen("dramatiq:default.msgs") == 0)
+    assert client.scard(f"dramatiq:__acks__.{dead.broker.broker_id}.default") == 0
+    assert middleware._watch_ends is None
 
 
 def test_a_dropped_copy_does_not_take_the_running_delivery_with_it(broker, client):
