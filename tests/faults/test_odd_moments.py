@@ -67,6 +67,7 @@ def test_a_log_handler_that_raises_anything_ends_no_lane(proxy, client, pm, reco
     logger, handler = logging.getLogger("echomq_plugin"), Exits()
     pm.register(Raises())
     plugin = attach(pm, proxy.url, "mail", OPTIONS, side=side)
+    plugin.start()  # what it warns of is said to whoever starts it
     logger.addHandler(handler)
     try:
         lock = plugin.job_start("mail", "42")
