@@ -18,6 +18,8 @@ from echomq_plugin.table import LockTable, PendingRelease
 from echomq_plugin.tracking import TrackedLock
 from echomq_plugin.wire import MOST_IDS_A_CALL, chunks
 
+Losses = list[tuple[TrackedLock, LostReason]]
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -101,18 +103,19 @@ class Renewal:
             due = self._table.tracked.due(now)
         # At once: where Redis hangs the calls take a while, and a run past its deadline is to be stopped now.
         self._report_lost(gone)
-        lost: list[tuple[str, LostLock]] = []
+        losses: defaultdict[str, Losses] = defaultdict(list)
         try:
-            failures = self._renew(due, hub_blocked_ms, lost)
+            failures = self._renew(due, hub_blocked_ms, losses)
         finally:
-            # However many calls it took, one report for each queue; none is kept back by what ends the pass.
-            self._report_lost(lost)
+            # None is kept back by what ends the pass.
+            for queue in list(losses):
+                self._lose(losses.pop(queue), hub_blocked_ms)
         return failures + self._release()
 
     def _keys(self, queue: str) -> QueueKeys:
         return QueueKeys(self._prefix, queue)
 
-    def _renew(self, due: list[TrackedLock], hub_blocked_ms: int, reports: list[tuple[str, LostLock]]) -> list[Failure]:
+    def _renew(self, due: list[TrackedLock], hub_blocked_ms: int, losses: defaultdict[str, Losses]) -> list[Failure]:
         failures: list[Failure] = []
         rounds = plan_rounds(due, self._batch_size)
         for number, batches in enumerate(rounds):
@@ -137,7 +140,10 @@ class Renewal:
                 if settled.renewed:
                     self._outbox(LocksRenewed(queue, tuple(settled.renewed)))
                 if settled.suspects:
-                    failures += self._examine(queue, settled.suspects, hub_blocked_ms, reports)
+                    failures += self._examine(queue, settled.suspects, losses[queue])
+                if queue in losses and not any(queue in later for later in rounds[number + 1 : number + 2]):
+                    # One report for each queue, and no other queue's calls delay it: its runs go on meanwhile.
+                    self._lose(losses.pop(queue), hub_blocked_ms)
         return failures
 
     def _send(self, batches: dict[str, list[TrackedLock]]) -> list[list[str] | RedisCallError]:
@@ -147,20 +153,13 @@ class Renewal:
         ]
         return self._scripts.extend_locks(wire, self._table.tracked.lock_duration)
 
-    def _examine(
-        self, queue: str, suspects: list[TrackedLock], hub_blocked_ms: int, reports: list[tuple[str, LostLock]]
-    ) -> list[Failure]:
-        """
-        Find out what became of locks that the frozen script did not renew. Switches greenlets.
-
-        Those that are lost are untracked here, and added to ``reports``.
-        """
+    def _examine(self, queue: str, suspects: list[TrackedLock], losses: Losses) -> list[Failure]:
+        """Find out what became of locks that the frozen script did not renew: adds the lost. Switches greenlets."""
         try:
             found = self._scripts.look_up(self._keys(queue), [lock.job_id for lock in suspects])
         except Exception as error:
             return [Failure(queue, _ids(suspects), error)]
         failures: list[Failure] = []
-        lost: list[tuple[TrackedLock, LostReason]] = []
         forgotten: list[TrackedLock] = []
         for lock, ownership in zip(suspects, found, strict=True):
             if ownership.lock_token == lock.token:
@@ -169,13 +168,17 @@ class Renewal:
             elif self._server_forgot(lock, ownership):
                 forgotten.append(lock)
             else:
-                lost.append((lock, "missing" if ownership.lock_token is None else "taken"))
+                losses.append((lock, "missing" if ownership.lock_token is None else "taken"))
         not_restored = self._restore(queue, forgotten) if forgotten else []
         if not not_restored:
-            lost += [(lock, "missing") for lock in forgotten]
-        with self._table.lock:
-            reports += self._table.tracked.lose(lost, self._now_ms(), hub_blocked_ms)
+            losses += [(lock, "missing") for lock in forgotten]
         return failures + not_restored
+
+    def _lose(self, losses: Losses, hub_blocked_ms: int) -> None:
+        """Untrack locks that are lost and report them, in one step: none is dropped without a word."""
+        with self._table.lock:
+            reports = self._table.tracked.lose(losses, self._now_ms(), hub_blocked_ms)
+        self._report_lost(reports)
 
     def _server_forgot(self, lock: TrackedLock, ownership: Ownership) -> bool:
         """Tell whether a lock and its entry went before their time: then only we still know of the job."""
@@ -264,7 +267,7 @@ class Renewal:
             for release, answer in zip(some, answers, strict=True):
                 trouble = answer if isinstance(answer, RedisCallError) else self._bring_back(release, answer)
                 if trouble is not None:
-                    failures.append(_failed_release(release, trouble))
+                    failures.append(Failure(release.queue, (release.job_id,), trouble))
                 else:
                     self._table.settle_release(release)
         return failures
@@ -294,7 +297,3 @@ def _ids(locks: Iterable[TrackedLock]) -> tuple[str, ...]:
 
 def _is_wrong_type(error: BaseException) -> bool:
     return isinstance(error, RedisCallError) and "WRONGTYPE" in str(error)
-
-
-def _failed_release(release: PendingRelease, error: Exception) -> Failure:
-    return Failure(release.queue, (release.job_id,), error)
