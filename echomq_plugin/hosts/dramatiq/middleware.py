@@ -20,7 +20,7 @@ from echomq_plugin.hosts.dramatiq.runs import Run
 from echomq_plugin.keys import QueueKeys
 from echomq_plugin.log import log_event
 from echomq_plugin.native import pause
-from echomq_plugin.options import LockOptions
+from echomq_plugin.options import LockOptions, checked_options
 from echomq_plugin.plugin import LockPlugin
 
 _POLL_S = 0.05
@@ -65,7 +65,7 @@ class LockMiddleware(Middleware):
         pm: pluggy.PluginManager | None = None,
     ) -> None:
         self._connection = connection
-        self._options = options or LockOptions.from_env()
+        self._options = LockOptions.from_env() if options is None else checked_options(options)
         self.pm = pm or pluggy.PluginManager("echomq")
         self.plugin: LockPlugin | None = None
         self._deliveries: Deliveries | None = None
@@ -78,10 +78,7 @@ class LockMiddleware(Middleware):
 
     def before_declare_queue(self, broker: Any, queue_name: str) -> None:
         """Refuse a broker that cannot be used, and serve the queue. No I/O."""
-        try:
-            self._attach(broker, queue_name)
-        except EchoMQError as error:
-            raise SetupRefusedError(error) from error
+        self._serve(broker, queue_name)
 
     # The same for queues that were declared before this middleware was added.
     after_declare_queue = before_declare_queue
@@ -107,7 +104,7 @@ class LockMiddleware(Middleware):
         self._stopping = False
         try:
             for queue_name in sorted(broker.get_declared_queues()):
-                self._attach(broker, queue_name)
+                self._serve(broker, queue_name)
             if self.plugin is not None:
                 self.plugin.start()
         except RedisCallError as error:
@@ -139,12 +136,14 @@ class LockMiddleware(Middleware):
         Take the lock, or see to it that the message does not run now and is not lost. Switches greenlets.
 
         Raises:
-            SkipMessage: do not run it now. Nothing else is raised: Dramatiq would run the message.
+            SkipMessage: do not run it now.
+            SetupRefusedError: there are no locks here, see ``LockMiddleware``; Dramatiq counts the message as failed.
+                Nothing else is raised: Dramatiq would run the message.
 
         """
         self._end_last_run("interrupted")
+        plugin = self._serve(broker, message.queue_name)
         try:
-            plugin = self._attach(broker, message.queue_name)
             deliveries = self._known_deliveries()
             lock = self.pm.hook.echomq_job_start(
                 queue=self._lock_queue(message.queue_name),
@@ -238,6 +237,12 @@ class LockMiddleware(Middleware):
         return self._stopping
 
     # -- the library's hooks -----------------------------------------------------------------------------------------
+
+    def _serve(self, broker: Any, queue_name: str) -> LockPlugin:
+        try:
+            return self._attach(broker, queue_name)
+        except Exception as error:  # any other error than ours Dramatiq would ignore, and run messages without locks
+            raise SetupRefusedError(error) from error
 
     def _attach(self, broker: Any, queue_name: str) -> LockPlugin:
         if any(isinstance(other, LockMiddleware) and other is not self for other in broker.middleware):

@@ -18,7 +18,7 @@ from dramatiq.results import ResultMissing, Results
 from dramatiq.results.backends import RedisBackend
 
 from echomq_plugin import LockOptions, StalledJob, hookimpl_for
-from echomq_plugin.errors import HostSetupError, RedisCallError
+from echomq_plugin.errors import HostSetupError, OptionError, RedisCallError
 from echomq_plugin.hosts.dramatiq import LockMiddleware
 from echomq_plugin.hosts.dramatiq.dead_workers import PASSES
 from echomq_plugin.keys import QueueKeys
@@ -97,10 +97,40 @@ def test_a_broker_without_redis_is_refused_also_when_its_actors_are_there_alread
         broker.add_middleware(LockMiddleware(options=OPTIONS))
 
 
+@pytest.mark.parametrize("options", [{"lock_duration": 3_000}, "30 s", 0])
+def test_options_of_another_kind_are_refused_at_once(options):
+    """Also those that are false: they are not None."""
+    with pytest.raises(OptionError, match="must be LockOptions"):
+        LockMiddleware(options=options)
+
+
+@pytest.mark.parametrize("wrong", [{"connection": 42}, {"pm": "mine"}], ids=["connection", "pm"])
+def test_set_up_that_cannot_work_is_refused_at_the_first_actor_and_never_runs_unlocked(broker, client, wrong):
+    """Dramatiq ignores what hooks raise: also an app that goes on after the refusal runs nothing without a lock."""
+    broker.add_middleware(LockMiddleware(options=OPTIONS, **wrong))
+    ran = []
+    with pytest.raises(HostSetupError):
+        dramatiq.actor(lambda: ran.append(1), broker=broker, actor_name="any", max_retries=0)
+    broker.queues.add("default")
+    worker = dramatiq.Worker(broker, worker_threads=1)
+    with pytest.raises(HostSetupError):
+        worker.start()
+    proxy = dramatiq.broker.MessageProxy(dramatiq.Message("default", "any", (), {}, {}))
+    with pytest.raises(HostSetupError):
+        broker.emit_before("process_message", proxy)
+    assert ran == []
+
+
+class RabbitLikeBroker(StubBroker):
+    """As far as can be tested without RabbitMQ: a broker of its kind, with queues in this process."""
+
+
+RabbitLikeBroker.__module__ = "dramatiq.brokers.rabbitmq"
+
+
 def test_rabbitmq_needs_to_be_told_where_locks_are_kept():
     """RabbitMQ has no Redis of its own."""
-    broker_class = type("RabbitmqBroker", (StubBroker,), {"__module__": "dramatiq.brokers.rabbitmq"})
-    broker = broker_class()
+    broker = RabbitLikeBroker()
     broker.add_middleware(LockMiddleware(options=OPTIONS))
     with pytest.raises(HostSetupError, match="connection='redis"):
         dramatiq.actor(lambda: None, broker=broker, actor_name="any")
@@ -108,8 +138,7 @@ def test_rabbitmq_needs_to_be_told_where_locks_are_kept():
 
 def test_on_rabbitmq_a_dead_workers_job_is_left_to_the_broker():
     """The stalled hook says that the job is back: RabbitMQ delivers it again by itself."""
-    broker_class = type("RabbitmqBroker", (StubBroker,), {"__module__": "dramatiq.brokers.rabbitmq"})
-    broker = broker_class()
+    broker = RabbitLikeBroker()
     middleware = LockMiddleware("redis://localhost", options=OPTIONS)
     broker.add_middleware(middleware)
     actor = dramatiq.actor(lambda: None, broker=broker, actor_name="any")
@@ -119,18 +148,73 @@ def test_on_rabbitmq_a_dead_workers_job_is_left_to_the_broker():
     assert middleware.pm.hook.echomq_job_stalled(job=StalledJob("x", "1", b"\x80", None, 1)) is None
 
 
+def test_on_rabbitmq_messages_run_under_locks_that_are_renewed(server, client):
+    """A copy of a running message, and a run that has lost its lock, go back; nothing is dropped."""
+    broker = RabbitLikeBroker()
+    broker.add_middleware(LockMiddleware(server.url, options=OPTIONS))
+    runs, going_on, most = [], [], []
+    go_on = threading.Event()
+
+    def slow():
+        runs.append(1)
+        going_on.append(1)
+        most.append(len(going_on))
+        try:
+            go_on.wait(30)
+        except BaseException:  # it does not let itself be interrupted
+            go_on.wait(30)
+        finally:
+            going_on.pop()
+
+    actor = dramatiq.actor(slow, broker=broker, actor_name="slow")
+    message = actor.message()
+    with working(broker, threads=3):
+        broker.enqueue(message)
+        wait_until(lambda: client.exists(KEYS.lock(message.message_id)))
+        token = client.get(KEYS.lock(message.message_id))
+        broker.enqueue(message)
+        until = time.monotonic() + 2 * OPTIONS.lock_duration / 1000
+        while time.monotonic() < until:  # longer than a lock lives
+            assert client.get(KEYS.lock(message.message_id)) == token
+            time.sleep(0.1)
+        client.delete(KEYS.lock(message.message_id))
+        go_on.set()
+        wait_until(lambda: len(runs) == 3 and not traces(client))  # the lost one, again, and the copy
+    assert set(most) == {1}
+
+
+def hooks_of_a_message(middleware, broker, message):
+    """Call, not through the broker, which ignores what they raise, the hooks that may come without a run."""
+    for hook in (middleware.after_skip_message, middleware.after_process_message, middleware.after_ack):
+        hook(broker, message)
+    middleware.after_nack(broker, message)
+    middleware.before_enqueue(broker, message, None)
+    middleware.after_enqueue(broker, message, None)
+
+
 def test_hooks_before_boot_do_nothing(broker, client):
     """Row 64: enqueued, skipped and acknowledged messages before any worker boots; nothing is tracked."""
     middleware = LockMiddleware(options=OPTIONS)
+    message = dramatiq.broker.MessageProxy(dramatiq.Message("default", "any", (), {}, {}))
+    hooks_of_a_message(middleware, broker, message)  # it has not met a queue yet
+    assert middleware.plugin is None
     broker.add_middleware(middleware)
     actor = dramatiq.actor(lambda: None, broker=broker, actor_name="any")
-    message = actor.send()
-    proxy = dramatiq.broker.MessageProxy(message)
-    for signal in ("skip_message", "process_message", "ack", "nack", "enqueue"):
-        arguments = (proxy, None) if signal == "enqueue" else (proxy,)
-        broker.emit_after(signal, *arguments)
+    hooks_of_a_message(middleware, broker, dramatiq.broker.MessageProxy(actor.send()))
     assert middleware.plugin.manager.get_active_job_count() == 0
     assert traces(client) == []
+
+
+def test_a_message_that_is_processed_before_any_boot_is_locked_all_the_same(broker, client):
+    """Row 64: neither a queue nor a worker has been announced to the middleware."""
+    middleware = LockMiddleware(options=OPTIONS)
+    message = dramatiq.broker.MessageProxy(dramatiq.Message("default", "any", (), {}, {}))
+    middleware.before_process_message(broker, message)
+    assert middleware.plugin.manager.get_tracked_job_ids() == [message.message_id]
+    middleware.after_ack(broker, message)
+    assert middleware.plugin.manager.get_active_job_count() == 0
+    assert traces(client) == []
+    middleware.plugin.stop(0)
 
 
 def test_a_message_that_other_middleware_skips_gives_its_lock_back(broker, client):
