@@ -27,7 +27,6 @@ from echomq_plugin import (
     Lock,
     LockHeldError,
     LockOptions,
-    OwnershipUnknownError,
     StartUndecidedError,
     attach,
     hookimpl_for,
@@ -139,7 +138,7 @@ class Worker:
         until = time.monotonic() + random.uniform(*JOB_S)
         while time.monotonic() < until and lock.token not in self.lost:
             gevent.sleep(1)
-        ours = self.still_ours(lock)
+        ours = lock.confirm_in_time()
         if ours:
             self.host.sadd(DONE, delivery)
         self.note("end", delivery, lock.token)
@@ -147,14 +146,6 @@ class Worker:
         if result is not FinishResult.RELEASED:
             self.note("finish", delivery, lock.token, result.value)
         self.renewed_at.pop(lock.token, None)
-
-    def still_ours(self, lock: Lock) -> bool:
-        while lock.token not in self.lost:
-            try:
-                return lock.confirm()
-            except OwnershipUnknownError:
-                gevent.sleep(0.5)
-        return False
 
 
 def main() -> None:
