@@ -12,6 +12,7 @@ from dramatiq.brokers.redis import RedisBroker
 
 from echomq_plugin.errors import HostSetupError
 from echomq_plugin.events import StalledJob
+from echomq_plugin.hosts.dramatiq.consumers import keep_delayed_messages
 from echomq_plugin.hosts.dramatiq.dead_workers import DeadWorkers, Held
 from echomq_plugin.keys import percent_encoded
 from echomq_plugin.log import log_event
@@ -98,6 +99,7 @@ class RedisDeliveries:
     def __init__(self, broker: RedisBroker, options: LockOptions, held: Held) -> None:
         self._broker: Any = broker
         self._dead_workers = DeadWorkers(broker, options, held, self._dropped_key)
+        keep_delayed_messages(broker)
 
     @property
     def namespace(self) -> str:

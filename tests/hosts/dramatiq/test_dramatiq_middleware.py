@@ -553,3 +553,22 @@ def test_a_second_lock_middleware_is_refused(broker, client):
     broker.add_middleware(LockMiddleware(options=OPTIONS))
     with pytest.raises(HostSetupError, match="add one"):
         dramatiq.actor(lambda: None, broker=broker, actor_name="any")
+
+
+@pytest.mark.parametrize("delay_ms", [1_000, 6_000], ids=["due-while-it-is-away", "due-later"])
+def test_delayed_messages_that_a_worker_has_fetched_outlive_an_outage_of_redis(own_server, delay_ms):
+    """Without a new worker: Dramatiq's own consumers forget them, or end."""
+    broker = RedisBroker(url=own_server.url)
+    broker.add_middleware(LockMiddleware(options=OPTIONS))
+    ran = []
+    actor = dramatiq.actor(lambda number: ran.append(number), broker=broker, actor_name="note")  # noqa: PLW0108
+    fetched = f"dramatiq:__acks__.{broker.broker_id}.default.DQ"
+    with working(broker):
+        for number in range(5):
+            actor.send_with_options(args=(number,), delay=delay_ms)
+        wait_until(lambda: ran or broker.client.scard(fetched) == 5)
+        own_server.stop()
+        time.sleep(2)  # both consumers have asked, and got no answer
+        own_server.start()
+        wait_until(lambda: set(ran) == set(range(5)), limit_s=60)
+    broker.client.close()
