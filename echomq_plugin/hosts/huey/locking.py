@@ -139,8 +139,9 @@ class LockedTasks:
             del task.execute
         if run.interrupted:
             self._put_back_interrupted(run)
-        else:
-            run.finish(run.outcome())
+            # Huey 2.5 lets a greenlet go on until its consumer has left: it would begin the same task again.
+            raise KeyboardInterrupt
+        run.finish(run.outcome())
         return value
 
     def _start(self, task: Any) -> Run | None:
