@@ -17,7 +17,7 @@ PATCHED = [sys.executable, "-m", "gevent.monkey", "--module", "coverage", "run",
 
 HERE = Path(__file__).parent
 
-ELSEWHERE = {"interop", "simulation", "chaos", "hosts/rq", "hosts/huey", "hosts/dramatiq"}
+ELSEWHERE = {"interop", "simulation", "chaos", "hosts/rq", "hosts/huey", "hosts/dramatiq", "hosts/contract"}
 """What has an environment of its own, because it needs more than the core."""
 
 PARTS = [

@@ -19,6 +19,9 @@ CASES = [pytest.param(Fault(None, test), id=f"sound-{test}") for test in TESTS] 
 ]
 
 
+TRIES = 4
+
+
 class Shelf(HostContract):
     """The page's host, with what it was taught."""
 
@@ -55,8 +58,17 @@ class Shelf(HostContract):
 
 
 def run(fault, folder):
-    """Run the fault's test; raises what the test raises."""
-    folder.mkdir()
+    """
+    Run the fault's test; raises what the test raises.
+
+    Some faults need two workers to meet, and a busy machine can keep them apart: a fault may be found at any try.
+    """
+    for number in range(1 if fault.patch is None else TRIES):
+        run_once(fault, folder / str(number))
+
+
+def run_once(fault, folder):
+    folder.mkdir(parents=True)
     (folder / "shelf.py").write_text(fault.host())
     shelf = Shelf(fault)
     with shelf.opened(folder):
@@ -72,7 +84,7 @@ def outcomes(request, tmp_path_factory) -> dict[Fault, Future]:
         for item in request.session.items
         if item.module is request.module and hasattr(item, "callspec")
     ]
-    with ThreadPoolExecutor(6) as pool:
+    with ThreadPoolExecutor(4) as pool:
         yield {fault: pool.submit(run, fault, folder / str(number)) for number, fault in enumerate(wanted)}
         pool.shutdown(cancel_futures=True)
 
