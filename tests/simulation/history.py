@@ -6,11 +6,13 @@ A run *believes* while its worker tracks its lock and the lock's local deadline 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from echomq_plugin.entries import EntryData
 from echomq_plugin.events import LostLock
 
+from .forgetting import Forgotten
 from .host import Delivery, HostQueue
 from .model_server import ModelServer
 from .world import World
@@ -34,7 +36,6 @@ class Run:
         self.held_key = held_key
         self.began_at = worker.machine.world.now
         self.reported: str | None = None
-        self.deadline_passed = False
         self.not_ours_since: int | None = None
 
     def __repr__(self) -> str:
@@ -43,9 +44,10 @@ class Run:
     def tracked(self) -> bool:
         return self.worker.tracked.holds(self.delivery.queue, self.delivery.job_id, self.token)
 
-    def believes_for_ms(self, now: int) -> int:
+    def deadline(self) -> int:
+        """Until when its worker trusts the lock; 0 when it is not tracked."""
         lock = self.worker.tracked.get(self.delivery.queue, self.delivery.job_id)
-        return 0 if lock is None else lock.renewed_at + self.worker.options.lock_duration - now
+        return lock.renewed_at + self.worker.options.lock_duration if lock is not None and self.tracked() else 0
 
     def believes(self, now: int) -> bool:
         machine = self.worker.machine
@@ -61,13 +63,10 @@ class History:
         self.server = server
         self.host = host
         self.live: list[Run] = []
-        self.forgot_at: int | None = None
-        self.entries_forgotten = 0
-        self.expired: list[Run] = []
-        self.lock_taken: set[str] = set()
+        self.workers: list[SimWorker] = []
+        self.forgotten = Forgotten(server, host, self._knows, self._has_run, self.count)
         self.reports: dict[str, str] = {}
-        self.overlap_since: dict[str, int] = {}
-        self.dead_tokens: dict[str, set[str]] = {}
+        self.overlapping: set[str] = set()
         self.facts: dict[str, int] = {}
         self._traced = trace
         self._first_break: BrokenPromiseError | None = None
@@ -106,22 +105,15 @@ class History:
             self._broken(f"{lost} is reported to {worker.name}, which runs no such job")
             return
         run.reported = lost.reason
-        run.deadline_passed = lost.reason == "expired" or lost.held_for_ms >= worker.options.lock_duration
-        if run.deadline_passed:
-            self.left_to_the_fence(run)
         if lost.reason != "expired" and self.server.get(run.lock_key) == run.token:
             self._broken(f"an invented loss: {lost}, and the server still has it")
 
     def crashed(self, worker: SimWorker) -> None:
-        for run in [run for run in self.live if run.worker is worker]:
-            self.live.remove(run)
-            if self.forgot_at is not None and self.server.hget(run.held_key, run.delivery.job_id) is None:
-                # The server forgot the entry and the one worker that knew of it is dead too.
-                self.host.settle(run.delivery.name)
-        for run in worker.unanswered:
-            waits = any(token == run.token for _, _, token in worker.table.releases)
-            if self.forgot_at is not None and waits and self._entry(run.delivery) is None:
-                self.host.settle(run.delivery.name)
+        for run in [*self.live, *worker.ended]:
+            if run.worker is worker and (run in self.live or worker.has_to_release(run.token)):
+                self.forgotten.nobody_knows(run.token)
+        self.live = [run for run in self.live if run.worker is not worker]
+        self.forgotten.settle_what_nobody_knows()
         for delivery in worker.starting:
             data = self.server.hget(f"emq:{delivery.queue}:held-data", delivery.job_id)
             entry = EntryData.unpack(data)
@@ -130,51 +122,45 @@ class History:
                 # It died between the host's pop and our lock: that window is the host's (DESIGN §8.7).
                 self.host.settle(delivery.name)
 
-    def forgot(self, *, entries: bool, at_once: bool = False) -> None:
-        """The server came back with less than it knew; ``at_once``: with nothing at all."""
-        self.forgot_at = self.world.now
-        self.dead_tokens.clear()
-        if entries:
-            # A lock that ran out unseen is told from one that the server forgot by the fence counter alone. It
-            # cannot tell any more once it has started again from nothing and from a few starts ago.
-            self.entries_forgotten += 1 if at_once else 2
-        self._excuse_expired()
-        known = {run.delivery.name for run in self.live}
-        for delivery in list(self.host.open.values()):
-            entry = self._entry(delivery)
-            somewhere = self.host.is_waiting(delivery.name)
-            if delivery.name in self.lock_taken and not somewhere and delivery.name not in known and entry is None:
-                self.host.settle(delivery.name)
+    def forgets(self, what: Callable[[], object]) -> None:
+        """Let the server forget, and note what."""
+        before = self.server.snapshot()
+        what()
+        self.forgotten.compare(before, self.world.now)
 
-    def left_to_the_fence(self, run: Run) -> None:
-        """Nobody believes in this run any more: should its entry be gone, the fence says whether it was forgotten."""
-        self.expired.append(run)
-        self._excuse_expired()
+    def _knows(self, token: str) -> bool:
+        return any(run.token == token for run in self._known_runs())
 
-    def _excuse_expired(self) -> None:
-        for run in self.expired if self.entries_forgotten > 1 else ():
-            if self._entry(run.delivery) is None:
-                self.host.settle(run.delivery.name)
+    def _known_runs(self) -> Iterator[Run]:
+        """Those that a live worker makes, or whose release it still has to bring about."""
+        yield from self.live
+        for worker in self.workers:
+            if worker.machine.alive:
+                yield from (run for run in worker.ended if worker.has_to_release(run.token))
 
-    def _entry(self, delivery: Delivery) -> Any:
-        return self.server.hget(f"emq:{delivery.queue}:held", delivery.job_id)
+    def _has_run(self, name: str) -> bool:
+        starting = (each.name for worker in self.workers if worker.machine.alive for each in worker.starting)
+        return name in starting or any(run.delivery.name == name for run in self._known_runs())
 
     def _watch(self, event: str, job_id: str, *details: Any) -> None:
         if event == "taken":
-            token, data = details
-            name = EntryData.unpack(data).delivery
-            if name is not None:
-                self.lock_taken.add(name)
+            self.forgotten.taken(job_id, EntryData.unpack(details[1]).delivery)
+        elif event == "let go":
+            self.forgotten.let_go(details[0])
+        elif event == "restored":
+            self.forgotten.restored(details[0])
+        elif event == "not restored":
+            # docs/guarantees.md: the counter has grown past the start again, and looks like one that remembers it.
+            self.forgotten.nobody_knows(details[0])
         elif event == "count gone":
-            self.dead_tokens.pop(job_id, None)
+            self.forgotten.counts.gone(job_id)
         elif event == "claimed":
             token, count = details
-            tokens = self.dead_tokens.setdefault(job_id, set())
-            tokens.add(token)
-            if self.forgot_at is None and count != len(tokens):
-                self._broken(f"job {job_id} stalled {len(tokens)} times, and its count says {count}")
+            wanted = self.forgotten.counts.claimed(job_id, token)
+            if count != wanted:
+                self._broken(f"job {job_id} stalled {wanted} times, and its count says {count}")
         elif event == "returned":
-            self.dead_tokens.get(job_id, set()).discard(details[0])
+            self.forgotten.counts.returned(job_id, details[0])
 
     # -- what must hold ----------------------------------------------------------------------------------------------
 
@@ -183,44 +169,47 @@ class History:
         if self._first_break is not None:
             raise self._first_break
         now = self.world.now
+        for worker in self.workers:
+            worker.note_reach(now)
+        self.forgotten.settle_what_nobody_knows()
         believers: dict[str, list[Run]] = {}
         for run in self.live:
             self._check_run(run, now)
             if run.believes(now):
                 believers.setdefault(run.delivery.job_id, []).append(run)
-        for job_id in list(self.overlap_since):
-            if len(believers.get(job_id, ())) < 2:
-                del self.overlap_since[job_id]
-        for job_id, runs in believers.items():
-            if len(runs) > 1:
-                self._check_overlap(job_id, runs, now)
+        overlapping = {job_id for job_id, runs in believers.items() if len(runs) > 1}
+        for job_id in overlapping:
+            self._check_overlap(job_id, believers[job_id], now)
+        self.overlapping = overlapping
 
     def _check_overlap(self, job_id: str, runs: list[Run], now: int) -> None:
-        if self.forgot_at is None:
-            self._broken(f"two workers believe to hold {job_id}, and the server forgot nothing: {runs}")
-        since = self.overlap_since.setdefault(job_id, now)
-        if since == now:
+        if job_id not in self.overlapping:
             self.count("overlaps after forgetting")
-        limit = max(run.worker.longest_overlap(since) for run in runs)
-        if now - since > limit:
-            self._broken(f"two workers have believed to hold {job_id} for {now - since} ms, more than {limit}: {runs}")
+        for run in runs:
+            # One at the most has the server's lock. Each of the others was forgotten, or `_check_run` says so.
+            since = run.not_ours_since
+            if since is not None and now > run.worker.knows_by(since):
+                self._broken(f"two workers have believed to hold {job_id} for too long, since {since}: {runs}")
 
     def _check_run(self, run: Run, now: int) -> None:
         worker = run.worker
-        if run.reported is not None or not worker.machine.alive or worker.machine.paused:
+        if not worker.machine.alive:
+            return
+        ours = self.server.get(run.lock_key) == run.token
+        has_until = now + self.server.left_ms(run.lock_key) if ours else 0
+        if ours:
+            run.not_ours_since = None
+        elif run.not_ours_since is None:
+            run.not_ours_since = now
+        if run.believes(now) and run.deadline() > max(has_until, self.forgotten.lock_end(run.token)):
+            self._broken(f"the belief outlasts the lock, which the server did not forget: {run}")
+        if run.reported is not None or worker.machine.paused:
             return
         if not run.tracked():
             self._broken(f"a held lock was dropped without a word: {run}")
-        if self.server.get(run.lock_key) == run.token:
-            run.not_ours_since = None
-            if self.forgot_at is None and self.server.left_ms(run.lock_key) < run.believes_for_ms(now):
-                self._broken(f"the belief outlasts the lock: {run}")
-            return
-        if self.forgot_at is None and run.believes(now):
-            self._broken(f"believes to hold a lock that is gone, and the server forgot nothing: {run}")
-        if run.not_ours_since is None:
-            run.not_ours_since = now
-        if now - run.not_ours_since > worker.longest_silence(run, run.not_ours_since):
+        if run.not_ours_since is not None and now > min(
+            worker.knows_by(run.not_ours_since), worker.gives_up_by(run.deadline())
+        ):
             self._broken(f"lost for {now - run.not_ours_since} ms, and not reported: {run}")
 
     def _broken(self, what: str) -> None:

@@ -12,7 +12,7 @@ from echomq_plugin.renewal import Renewal
 from echomq_plugin.stalled import StalledChecker
 from echomq_plugin.tracking import TrackedLock, TrackedLocks
 
-from . import model_server
+from . import model_scripts
 from .model_server import ModelServer
 from .world import current_strand
 
@@ -71,8 +71,8 @@ def drop_any_denied_delivery() -> Iterator[None]:
 
 
 @contextmanager
-def _other_script(name: str, script: model_server.Script) -> Iterator[None]:
-    with mock.patch.dict(model_server.SCRIPTS, {name: script}):
+def _other_script(name: str, script: model_scripts.Script) -> Iterator[None]:
+    with mock.patch.dict(model_scripts.SCRIPTS, {name: script}):
         yield
 
 
@@ -81,9 +81,52 @@ def release_without_the_token() -> Any:
 
     def release(server: ModelServer, keys: tuple[str, ...], arguments: tuple[Any, ...]) -> Any:
         server.delete(keys[0])
-        return model_server.release_lock(server, keys, arguments)
+        return model_scripts.release_lock(server, keys, arguments)
 
     return _other_script("releaseLock-6", release)
+
+
+def release_without_the_token_once_anything_was_forgotten() -> Any:
+    """The same, from when the server has forgotten something: of other jobs, say."""
+
+    def release(server: ModelServer, keys: tuple[str, ...], arguments: tuple[Any, ...]) -> Any:
+        if server.forgets:
+            server.delete(keys[0])
+        return model_scripts.release_lock(server, keys, arguments)
+
+    return _other_script("releaseLock-6", release)
+
+
+def count_moved_twice_once_anything_was_forgotten() -> Any:
+    """A stall is counted twice, from when the server has forgotten something."""
+
+    def claim(server: ModelServer, keys: tuple[str, ...], arguments: tuple[Any, ...]) -> Any:
+        if server.forgets:
+            for job_id in arguments[3::2]:
+                count, token, at = (server.hget(keys[3], job_id) or "0  0").split(" ", 2)
+                server.hset(keys[3], job_id, f"{int(count) + 1} {token} {at}")
+        return model_scripts.claim_stalled(server, keys, arguments)
+
+    return _other_script("claimStalled", claim)
+
+
+@contextmanager
+def missing_waits_for_the_deadline() -> Iterator[None]:
+    """A lock that the server has not got is left to its local deadline."""
+    lose = TrackedLocks.lose
+
+    def later(self: TrackedLocks, lost: Any, now: int, hub_blocked_ms: int = 0) -> Any:
+        return lose(self, [(lock, reason) for lock, reason in lost if reason != "missing"], now, hub_blocked_ms)
+
+    with mock.patch.object(TrackedLocks, "lose", later):
+        yield
+
+
+@contextmanager
+def interrupted_stays_forgotten() -> Iterator[None]:
+    """The entry of an interrupted run that the server forgot is not written again."""
+    with mock.patch.object(Renewal, "_bring_back", return_value=None):
+        yield
 
 
 @contextmanager
@@ -93,7 +136,7 @@ def count_moved_in_the_drop() -> Iterator[None]:
 
     def claim(server: ModelServer, keys: tuple[str, ...], arguments: tuple[Any, ...]) -> Any:
         before = dict(server.hashes.get(keys[3], {}))
-        claimed = model_server.claim_stalled(server, keys, arguments)
+        claimed = model_scripts.claim_stalled(server, keys, arguments)
         for job_id in claimed[::3]:
             uncounted[job_id] = server.hget(keys[3], job_id)
             server.hdel(keys[3], job_id)
@@ -105,7 +148,7 @@ def count_moved_in_the_drop() -> Iterator[None]:
         for job_id, token in zip(arguments[2::2], arguments[3::2], strict=True):
             if server.hget(keys[0], job_id) == token and job_id in uncounted:
                 server.hset(keys[4], job_id, uncounted.pop(job_id))
-        return model_server.drop_entries(server, keys, arguments)
+        return model_scripts.drop_entries(server, keys, arguments)
 
     with _other_script("claimStalled", claim), _other_script("dropEntries-5", drop):
         yield
@@ -116,7 +159,7 @@ def give_up_takes_the_entry() -> Any:
 
     def release(server: ModelServer, keys: tuple[str, ...], arguments: tuple[Any, ...]) -> Any:
         job_id, token, entry_stays, count_stays = arguments
-        return model_server.release_lock(
+        return model_scripts.release_lock(
             server, keys, (job_id, token, "0" if entry_stays == "2" else entry_stays, count_stays)
         )
 
@@ -173,7 +216,7 @@ def one_pass_is_enough() -> Iterator[None]:
     def claim(server: ModelServer, keys: tuple[str, ...], arguments: tuple[Any, ...]) -> Any:
         for lock in keys[4:]:
             server.delete(lock)
-        return model_server.claim_stalled(server, keys, arguments)
+        return model_scripts.claim_stalled(server, keys, arguments)
 
     with _other_script("markLockless", mark), _other_script("claimStalled", claim):
         yield
@@ -187,6 +230,10 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
         untrack_by_id_alone,
         drop_any_denied_delivery,
         release_without_the_token,
+        release_without_the_token_once_anything_was_forgotten,
+        count_moved_twice_once_anything_was_forgotten,
+        missing_waits_for_the_deadline,
+        interrupted_stays_forgotten,
         count_moved_in_the_drop,
         give_up_takes_the_entry,
         unknown_is_lost,

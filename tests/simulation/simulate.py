@@ -11,7 +11,8 @@ from .history import BrokenPromiseError, History
 from .host import Delivery, End, HostQueue
 from .model_server import ModelServer
 from .network import CALM, Site, Weather, loading, out_of_memory, read_only
-from .worker import SimWorker, deterministic
+from .stand_ins import deterministic
+from .worker import SimWorker
 from .world import World
 
 ENDS: tuple[End, ...] = ("completed", "completed", "completed", "failed", "retry", "requeued", "crash", "interrupted")
@@ -177,8 +178,7 @@ class Simulation:
 
     def _restart_empty(self) -> None:
         self._restart()
-        self.server.load(None)
-        self.history.forgot(entries=True, at_once=True)
+        self.history.forgets(lambda: self.server.load(None))
 
     def _failover(self) -> None:
         snapshot = self.server.snapshot()
@@ -186,15 +186,14 @@ class Simulation:
 
     def _lose_master(self, snapshot: tuple[object, object, object]) -> None:
         self.site.stop()
-        self.server.load(snapshot)
-        self.history.forgot(entries=True)
+        self.history.forgets(lambda: self.server.load(snapshot))
         self.world.after(self._length(), self._up)
 
     def _evict(self) -> None:
         keys = [key for key, (_, end) in self.server.strings.items() if end is not None]
         if keys:
-            self.server.delete(self.dice.choice(keys))
-            self.history.forgot(entries=False)
+            key = self.dice.choice(keys)
+            self.history.forgets(lambda: self.server.delete(key))
 
     def _somebody(self) -> SimWorker | None:
         alive = [worker for worker in self.workers if worker.machine.alive]

@@ -12,7 +12,8 @@ import redis
 from echomq_plugin.keys import QueueKeys
 from echomq_plugin.lua_files import lua_script
 
-from .model_server import SCRIPTS, ModelServer, word
+from .model_scripts import SCRIPTS
+from .model_server import ModelServer, word
 
 KEYS = QueueKeys("emq", "q")
 JOBS = ("j0", "j1", "j2")

@@ -50,6 +50,14 @@ def test_no_history_breaks_the_promise_and_each_has_seen_every_fault(chunk: int)
     assert [fact for fact in FACTS if not facts[fact]] == []
 
 
+@pytest.mark.parametrize("seed", [16673, 17081])
+def test_a_run_whose_start_the_fence_counter_has_grown_past_is_not_promised_and_nothing_else_of_it_breaks(
+    seed: int,
+) -> None:
+    """The entry was forgotten while nobody believed any more, and other starts came before the worker was back."""
+    assert Simulation(seed).run().facts["jobs nobody could bring back"] > 0
+
+
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_wrong_rule_is_caught(name: str) -> None:
     for seed in range(MOST_SEEDS_FOR_A_MUTATION):

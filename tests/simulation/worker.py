@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from random import Random
-from typing import Any
-from unittest import mock
+from collections.abc import Callable
 
 import pluggy
 
-from echomq_plugin import hook_calls, job_locks, lock_manager, recovery
-from echomq_plugin.errors import LockHeldError, OwnershipUnknownError, RedisCallError, StartUndecidedError
-from echomq_plugin.events import FinishResult, JobsFoundDead, LocksLost, LostLock, Report, StalledJob
-from echomq_plugin.hubs import Task
+from echomq_plugin.errors import LockHeldError, OwnershipUnknownError, StartUndecidedError
+from echomq_plugin.events import JobsFoundDead, LocksLost, LostLock, Report
 from echomq_plugin.job_locks import JobLocks
 from echomq_plugin.keys import QueueKeys
 from echomq_plugin.lock_manager import LockManager
@@ -29,103 +24,11 @@ from echomq_plugin.tracking import TrackedLocks
 from .history import History, Run
 from .host import Delivery, End, HostQueue
 from .network import SimConnections, Site
-from .world import Machine, Signal, World, sleep
+from .stand_ins import DirectCaller, HostPlugin, SimClock, SimHub
+from .world import Machine, Signal, sleep
 
 QUEUES = ("q0", "q1")
 """What every worker is attached to."""
-
-hookimpl = pluggy.HookimplMarker("simulation")
-
-
-class Tokens:
-    """Stands in for ``uuid``: the same tokens for the same seed."""
-
-    def __init__(self) -> None:
-        self._made = 0
-
-    def uuid4(self) -> TokenText:
-        self._made += 1
-        return TokenText(f"t{self._made}")
-
-
-class TokenText(str):
-    @property
-    def hex(self) -> str:
-        return str(self)
-
-
-class SimHub:
-    """Stands in for ``CallersHub``: runs a manager's tasks as strands of its machine."""
-
-    def __init__(self, tasks: list[Task], _: Callable[[], None]) -> None:
-        self.tasks = tasks
-
-    def start(self) -> None:
-        pass
-
-    def run_on(self, machine: Machine) -> None:
-        for task in self.tasks:
-            task._clock_wait = None
-            task._signal = Signal(machine.world)  # type: ignore[assignment]  # same calls as the real one
-            machine.spawn(task._run)
-
-    def stop(self) -> bool:
-        return True
-
-    def stop_at_exit(self) -> None:
-        pass
-
-
-class SimClock:
-    """The clock of one worker. Its strands wait by the world's own means, so its ``wait`` has nothing to do."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def now_ms(self) -> int:
-        return self._world.now
-
-    def wait(self, ms: int) -> None:
-        raise NotImplementedError
-
-
-class DirectCaller:
-    """Calls hooks in the strand of the recovery."""
-
-    def call(self, function: Callable[[], Any], limit_ms: int) -> Any:
-        return function()
-
-
-class HostPlugin:
-    """The host's side of the hook chain: puts jobs back."""
-
-    def __init__(self, host: HostQueue, history: History, dice: Random, *, clumsy: bool) -> None:
-        self._host = host
-        self._history = history
-        self._dice = dice
-        self.clumsy = clumsy
-
-    @hookimpl
-    def echomq_job_stalled(self, job: StalledJob) -> bool | None:
-        if self.clumsy:
-            throw = self._dice.random()
-            if throw < 0.1:
-                raise OSError("the host's own trouble")
-            if throw < 0.2:
-                return None
-            sleep(self._dice.randint(0, 4_900))
-        self._history.note("put back", job)
-        self._history.count("put back")
-        assert job.delivery is not None
-        self._host.push_again(job.delivery)
-        return True
-
-    @hookimpl
-    def echomq_job_abandoned(self, job: StalledJob) -> None:
-        self._history.note("given up", job)
-        self._history.count("given up")
-        assert job.delivery is not None
-        self._host.settle_job(job.job_id, self._host.pushed_at[job.delivery])
 
 
 class SimWorker:
@@ -150,7 +53,9 @@ class SimWorker:
         self.site = site
         self.machine = Machine(site.world, name)
         self.starting: list[Delivery] = []
-        self.unanswered: list[Run] = []
+        self.ended: list[Run] = []
+        self.releasing: set[str] = set()
+        self.reaches_since: int | None = None
         self.stopping = False
         self._cancelled: set[str] = set()
         self._dead: deque[JobsFoundDead] = deque()
@@ -197,6 +102,7 @@ class SimWorker:
             boot=make_known,
             cancel=self._cancel,
         )
+        history.workers.append(self)
         self.manager.start()
         state = self.manager._state()
         hub = state.hub
@@ -210,28 +116,26 @@ class SimWorker:
 
     # -- bounds the checker asks for ---------------------------------------------------------------------------------
 
-    def longest_overlap(self, since: int) -> int:
-        """How long this worker may believe wrongly after the server forgot."""
-        if self._undisturbed(since):
-            return self.options.renew_time + self.options.call_limit
-        return self.options.lock_duration
-
-    def longest_silence(self, run: Run, since: int) -> int:
-        """How long a loss may go unreported."""
-        if self._undisturbed(since):
-            return self.options.renew_time + self.options.call_limit
-        # The local deadline, and the calls that may be under way when it comes.
-        awake = max(0, self.machine.resumed_at - since)
-        return awake + self.options.lock_duration + 6 * self.options.call_limit
-
-    def _undisturbed(self, since: int) -> bool:
-        return (
-            self.machine.resumed_at < since - self.options.renew_time
-            and not self.connections.cut_off
-            and self.connections.trouble_at < since - self.options.renew_time
-            and self.site.weather.calm
-            and self.site.healthy
+    def note_reach(self, now: int) -> None:
+        """Note since when this worker could reach the server all the while."""
+        reaches = (
+            not self.machine.paused and not self.connections.cut_off and self.site.weather.calm and self.site.healthy
         )
+        self.reaches_since = (now if self.reaches_since is None else self.reaches_since) if reaches else None
+
+    def knows_by(self, lost_at: int) -> float:
+        """Return when this worker has to know that it lost a lock then: the promise, to the ms."""
+        if self.reaches_since is None:
+            return math.inf  # its local deadline ends its belief
+        return max(lost_at, self.reaches_since) + self.options.renew_time + self.options.call_limit
+
+    def gives_up_by(self, deadline: int) -> int:
+        """Return when a lock has to be reported whose deadline was then: calls may be under way when it comes."""
+        return max(deadline, self.machine.resumed_at) + 6 * self.options.call_limit
+
+    def has_to_release(self, token: str) -> bool:
+        """Tell whether a run that has ended here still waits for the answer to its release."""
+        return token in self.releasing or any(waiting == token for _, _, waiting in self.table.releases)
 
     # -- reports -----------------------------------------------------------------------------------------------------
 
@@ -319,11 +223,11 @@ class SimWorker:
             self.history.wrote_result(run)
         self.history.ended(run)
         assert end != "crash"
+        self.ended.append(run)
+        self.releasing.add(run.token)
         result = self.jobs.finish(lock, end)
+        self.releasing.discard(run.token)
         self.history.note("ended", run, end, result)
-        self.unanswered.append(run)
-        if end == "interrupted" and result is not FinishResult.RELEASED:
-            self.history.left_to_the_fence(run)
         self.history.count(f"finish {result.value}")
 
     def _may_write(self, delivery: Delivery, lock: Lock) -> bool:
@@ -352,19 +256,3 @@ class SimWorker:
         self.machine.alive = False
         self.machine.kill()
         self.manager.stop()
-
-
-@contextmanager
-def deterministic() -> Iterator[None]:
-    """Put the simulated hub and tokens in the place of the real ones."""
-    tokens = Tokens()
-    with (
-        mock.patch.object(lock_manager, "CallersHub", SimHub),
-        mock.patch.object(job_locks, "uuid", tokens),
-        mock.patch.object(recovery, "uuid", tokens),
-        mock.patch.object(hook_calls, "log_hook_failure", return_value=None),
-    ):
-        yield
-
-
-__all__ = ["RedisCallError", "SimWorker", "deterministic"]
