@@ -9,6 +9,7 @@ from threading import Event
 from typing import Any, Final, Protocol
 
 from dramatiq.brokers.redis import RedisBroker
+from dramatiq.middleware import MiddlewareError
 
 from echomq_plugin.errors import HostSetupError
 from echomq_plugin.events import StalledJob
@@ -20,6 +21,14 @@ from echomq_plugin.options import LockOptions
 
 DROPPED_KEPT_MS: Final = 7 * 24 * 3_600 * 1_000
 """How long the body of a dropped delivery is kept for the case that the run it equals dies."""
+
+
+class SetupRefusedError(HostSetupError, MiddlewareError):
+    """A ``HostSetupError`` that Dramatiq lets out of a hook; all else it logs and ignores."""
+
+    def __init__(self, error: Exception) -> None:
+        self.part = getattr(error, "part", error)
+        Exception.__init__(self, str(error))
 
 
 class Deliveries(Protocol):

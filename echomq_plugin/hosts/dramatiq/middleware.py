@@ -8,14 +8,14 @@ import threading
 from typing import Any, NoReturn
 
 import pluggy
-from dramatiq.middleware import Interrupt, Middleware, MiddlewareError, SkipMessage
+from dramatiq.middleware import Interrupt, Middleware, SkipMessage
 
 from echomq_plugin.attach import attach, hookimpl_for
 from echomq_plugin.entries import EntryData
 from echomq_plugin.errors import AttachError, EchoMQError, HostSetupError, LockHeldError, RedisCallError
 from echomq_plugin.events import StalledJob
 from echomq_plugin.hook_namespace import HookNamespace
-from echomq_plugin.hosts.dramatiq.deliveries import Deliveries, deliveries_of, lock_queue
+from echomq_plugin.hosts.dramatiq.deliveries import Deliveries, SetupRefusedError, deliveries_of, lock_queue
 from echomq_plugin.hosts.dramatiq.runs import Run
 from echomq_plugin.keys import QueueKeys
 from echomq_plugin.log import log_event
@@ -25,14 +25,6 @@ from echomq_plugin.plugin import LockPlugin
 
 _POLL_S = 0.05
 _STOP_LIMIT_MS = 2_000
-
-
-class SetupRefusedError(HostSetupError, MiddlewareError):
-    """A ``HostSetupError`` that Dramatiq lets out of a hook; all else it logs and ignores."""
-
-    def __init__(self, error: Exception) -> None:
-        self.part = getattr(error, "part", error)
-        Exception.__init__(self, str(error))
 
 
 class LockMiddleware(Middleware):
@@ -168,6 +160,25 @@ class LockMiddleware(Middleware):
         run = self._run_of(message)
         if run is not None and exception is not None:
             run.failed = True
+
+    def before_enqueue(self, broker: Any, message: Any, delay: int | None) -> None:
+        """Note that the run's own retry is on its way."""
+        self._note_retry(message, lost=True)
+
+    def after_enqueue(self, broker: Any, message: Any, delay: int | None) -> None:
+        """Note that it has arrived."""
+        self._note_retry(message, lost=False)
+
+    def _note_retry(self, message: Any, *, lost: bool) -> None:
+        run = self._runs.get(threading.get_ident())
+        if run is not None and run.lock.job_id == message.message_id:
+            run.retry_lost = lost
+
+    def before_ack(self, broker: Any, message: Any) -> None:
+        """Leave a message whose retry was not enqueued: its entry brings it back. Dramatiq would let it go."""
+        run = self._run_of(message)
+        if run is not None and run.retry_lost and self._known_deliveries().leave(message):
+            self._end_last_run("interrupted")
 
     def after_ack(self, broker: Any, message: Any) -> None:
         """Give the lock back: the broker has forgotten the message, and its retry is enqueued."""

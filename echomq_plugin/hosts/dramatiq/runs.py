@@ -30,6 +30,7 @@ class Run:
     Attributes:
         entered: whether the actor has been called.
         failed: whether the actor raised.
+        retry_lost: whether enqueueing the message again was begun and came to nothing.
 
     """
 
@@ -39,6 +40,7 @@ class Run:
         self.message = message
         self.entered = False
         self.failed = False
+        self.retry_lost = False
         self._lose = lose
 
     def call(self, actor: Callable[[], Any]) -> Any:

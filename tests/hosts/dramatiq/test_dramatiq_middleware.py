@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import dramatiq
 import pluggy
 import pytest
+import redis
 from dramatiq import group, pipeline
 from dramatiq.brokers.redis import RedisBroker
 from dramatiq.brokers.stub import StubBroker
@@ -489,6 +490,27 @@ def test_the_lock_goes_after_the_retry_is_enqueued(broker, client):
         wait_until(lambda: traces(client) == [])
     assert held_at_retry == [1]
     assert outcomes == [("retry", 1)]
+
+
+def test_a_retry_that_could_not_be_enqueued_takes_place(broker, client, monkeypatch):
+    """Dramatiq logs the error, acknowledges the message, and it is gone."""
+    broker.add_middleware(LockMiddleware(options=OPTIONS))
+    runs = []
+
+    def no_answer(*_):
+        monkeypatch.undo()
+        raise redis.ConnectionError("gone")
+
+    def fail_once():
+        runs.append(1)
+        if len(runs) == 1:
+            monkeypatch.setattr(broker, "do_enqueue", no_answer, raising=False)
+            raise ValueError("as planned")
+
+    actor = dramatiq.actor(fail_once, broker=broker, actor_name="fails", min_backoff=10)
+    with working(broker):
+        actor.send()
+        wait_until(lambda: len(runs) == 2 and not traces(client) and client.hlen("dramatiq:default.msgs") == 0)
 
 
 def test_a_lost_run_whose_copy_was_dropped_comes_back(broker, client):
