@@ -85,7 +85,12 @@ class Lock:
 
     @property
     def believed(self) -> bool:
-        """Whether this process still believes to hold it: no I/O, so another run may already know better."""
+        """
+        Whether this process still believes to hold it: no I/O, so another run may already know better.
+
+        A lock that the host took (``token=``) counts from when it was handed over, though its age is unknown: what is
+        unknown is not lost, and a job that looks here must not stop for it. ``confirm`` asks.
+        """
         return self.lost is None and self.owner.believes(self)
 
     def confirm(self) -> bool:

@@ -450,6 +450,29 @@ def test_a_lock_whose_age_is_unknown_is_renewed_at_once() -> None:
     assert worker.lost == []
 
 
+def test_a_lock_whose_age_is_unknown_has_a_whole_lock_duration_to_be_asked_about() -> None:
+    worker = VirtualWorker(OPTIONS, lambda: Trip(0, 0, "call"))
+    worker.clock.at(1_000, lambda: worker.manager.track("mail", "42", "the host's own", renew_now=True))
+
+    worker.run(1_000 + DURATION - 1)
+    assert worker.lost == []
+    assert worker.manager.believes("mail", "42", "the host's own")
+    worker.run(DURATION)
+
+    assert [(at - START, lost.reason) for at, _, lost in worker.lost] == [(1_000 + DURATION, "expired")]
+    assert not worker.manager.believes("mail", "42", "the host's own")
+
+
+def test_a_lock_that_had_run_out_before_it_was_handed_over_is_found_out_at_once() -> None:
+    worker = VirtualWorker(OPTIONS)
+    worker.server.locks["mail", "42"] = Key("another's", START + 10 * DURATION)
+    worker.clock.at(3_001, lambda: worker.manager.track("mail", "42", "the host's own", renew_now=True))
+
+    worker.run(3_100)
+
+    assert [(at - START, lost.reason) for at, _, lost in worker.lost] == [(3_001, "taken")]
+
+
 def test_a_hung_job_is_reported_at_its_limit_and_let_go_after_its_grace() -> None:
     # Row 11.
     worker = VirtualWorker(LockOptions(max_hold_ms=60_000, max_hold_grace_ms=10_000))
