@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from random import Random
 
 from echomq_plugin.options import LockOptions
@@ -23,9 +24,18 @@ HASTY = LockOptions(lock_duration=9_000, lock_renew_time=3_000, stalled_interval
 
 
 class Simulation:
-    """Everything of one seed."""
+    """
+    Everything of one seed.
 
-    def __init__(self, seed: int, *, trace: bool = False) -> None:
+    Args:
+        seed: what all is drawn from.
+        trace: tell what happens.
+        doubles: the server forgets often, and whatever it forgot is then delivered once more, often while a worker
+            cannot be told: so that many runs believe at once.
+
+    """
+
+    def __init__(self, seed: int, *, trace: bool = False, doubles: bool = False) -> None:
         self.seed = seed
         self.dice = Random(seed)
         self.world = World()
@@ -36,7 +46,8 @@ class Simulation:
         self.options = self.dice.choice((PATIENT, PATIENT, HASTY))
         self.workers: list[SimWorker] = []
         self._made = 0
-        self.forgetful = self.dice.random() < 0.4
+        self.forgetful = self.dice.random() < 0.4 or doubles
+        self.doubles = doubles
         self.trouble = True
 
     def run(self) -> History:
@@ -117,7 +128,7 @@ class Simulation:
         faults = [self._storm, self._storm, self._refuse, self._pause_server, self._restart, self._flush_scripts]
         faults += [self._pause_worker, self._pause_worker, self._crash_worker, self._shut_down, self._cut_off]
         if self.forgetful:
-            faults += [self._restart_empty, self._failover, self._evict]
+            faults += [self._restart_empty, self._failover, self._evict] * (4 if self.doubles else 1)
         fault = self.dice.choice(faults)
         self.history.count(fault.__name__.strip("_").replace("_", " "))
         self.history.note("fault:", fault.__name__)
@@ -178,7 +189,7 @@ class Simulation:
 
     def _restart_empty(self) -> None:
         self._restart()
-        self.history.forgets(lambda: self.server.load(None))
+        self._forget(lambda: self.server.load(None))
 
     def _failover(self) -> None:
         snapshot = self.server.snapshot()
@@ -186,14 +197,21 @@ class Simulation:
 
     def _lose_master(self, snapshot: tuple[object, object, object]) -> None:
         self.site.stop()
-        self.history.forgets(lambda: self.server.load(snapshot))
+        self._forget(lambda: self.server.load(snapshot))
         self.world.after(self._length(), self._up)
 
     def _evict(self) -> None:
         keys = [key for key, (_, end) in self.server.strings.items() if end is not None]
         if keys:
             key = self.dice.choice(keys)
-            self.history.forgets(lambda: self.server.delete(key))
+            self._forget(lambda: self.server.delete(key))
+
+    def _forget(self, what: Callable[[], object]) -> None:
+        self.history.forgets(what)
+        if self.doubles:
+            for name in list(self.host.open):
+                self.world.after(self.dice.randint(1, 9_000), self.host.push_again, name)
+            self.dice.choice((self._cut_off, self._pause_worker, self._flush_scripts))()
 
     def _somebody(self) -> SimWorker | None:
         alive = [worker for worker in self.workers if worker.machine.alive]

@@ -14,6 +14,7 @@ from .simulate import Simulation
 
 SEEDS = 2_000
 CHUNKS = 8
+SEEDS_OF_DOUBLES = 150
 MOST_SEEDS_FOR_A_MUTATION = 600
 
 FACTS = (
@@ -48,6 +49,12 @@ def test_no_history_breaks_the_promise_and_each_has_seen_every_fault(chunk: int)
     facts, broken = run_seeds(chunk * count, count)
     assert not broken, "\n".join(broken)
     assert [fact for fact in FACTS if not facts[fact]] == []
+
+
+def test_double_belief_after_forgetting_ends_in_time() -> None:
+    facts, broken = run_seeds(0, SEEDS_OF_DOUBLES, doubles=True)
+    assert not broken, "\n".join(broken)
+    assert facts["overlaps after forgetting"] >= 20
 
 
 @pytest.mark.parametrize("seed", [16673, 17081])
