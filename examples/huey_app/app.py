@@ -38,8 +38,3 @@ class Alerts:
 
 
 plugin.pm.register(Alerts())
-
-
-if __name__ == "__main__":
-    for month in ("January", "February", "March"):
-        print(f"{month}: {report(month).id}")

@@ -15,7 +15,7 @@ import huey as huey_package
 import pytest
 import redis
 
-from echomq_plugin.testing.contract_job import URL_VARIABLE, Plan, Recorder
+from echomq_plugin.testing.contract_job import URL_VARIABLE, Plan, Recorder, Runs
 
 HERE = Path(__file__).parent
 IS_OLD = huey_package.__version__.startswith("2.")
@@ -58,6 +58,31 @@ def test_a_consumer_that_ends_does_not_begin_again_what_it_has_put_back(own_serv
     with redis.Redis.from_url(own_server.url) as client:
         assert client.llen("huey.redis.contract") + client.zcard("huey.schedule.contract") == 1, log.read_text()
         assert not client.exists("huey.redis.contract:processing", f"emq:huey.contract:{task_id}:lock"), log.read_text()
+
+
+@pytest.mark.parametrize("kind", ["greenlet", "thread", "process"])
+def test_only_the_task_of_the_killed_consumer_comes_back(own_server, tmp_path, kind):
+    """Row 33's kind: SIGKILL in mid-task; the task runs again under its id, and what a live consumer runs stays."""
+    recorder = Recorder(own_server.url)
+    for name in ("dead", "alive"):
+        recorder.plan(name, Plan(runs_for_ms=8_000))
+    short = {"ECHOMQ_LOCK_DURATION": "2000", "ECHOMQ_STALLED_INTERVAL": "1000"}
+    logs = [tmp_path / "killed", tmp_path / "live"]
+    dead_id = enqueue(own_server.url, "dead")
+    with running_consumer(own_server.url, logs[0], kind, **short) as killed:
+        wait_until(lambda: recorder.runs("dead").started, logs[0])
+        alive_id = enqueue(own_server.url, "alive")
+        with running_consumer(own_server.url, logs[1], kind, **short):
+            wait_until(lambda: recorder.runs("alive").started, logs[1])
+            os.killpg(killed.pid, signal.SIGKILL)
+            killed.wait()
+            recorder.note_killed("dead")
+            wait_until(lambda: recorder.runs("dead").completed and recorder.runs("alive").completed, logs[1])
+            executed = logs[1].read_text().split("Executing ")[1:]
+    assert [line.split()[1] for line in executed] == [alive_id, dead_id]
+    assert recorder.runs("dead") == Runs(started=2, completed=1)
+    assert recorder.runs("alive") == Runs(started=1, completed=1)
+    recorder.close()
 
 
 def enqueue(url, name):

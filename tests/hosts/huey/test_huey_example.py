@@ -35,11 +35,7 @@ def test_reports_of_a_killed_consumer_are_begun_again(own_server, tmp_path):
             assert time.monotonic() < until, log.read_text()[-3000:]
             time.sleep(0.1)
 
-    sent = subprocess.run(
-        [sys.executable, "-c", "import app; [app.report(month, seconds=2) for month in 'ABC']"],
-        env=environment,
-        check=False,
-    )
+    sent = subprocess.run([sys.executable, "send.py", "2"], cwd=EXAMPLE, env=environment, check=False)
     assert sent.returncode == 0
     first = start()
     try:

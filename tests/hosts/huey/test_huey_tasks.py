@@ -10,7 +10,7 @@ import gevent
 import pluggy
 import pytest
 from gevent import monkey
-from huey import MemoryHuey, PriorityRedisHuey, RedisHuey, SqliteHuey, signals
+from huey import FileHuey, MemoryHuey, PriorityRedisHuey, RedisHuey, SqliteHuey, signals
 from huey import __version__ as huey_version
 from huey.exceptions import CancelExecution, RetryTask, TaskException
 from huey.storage import RedisStorage
@@ -410,10 +410,20 @@ def test_in_immediate_mode_tasks_run_without_locks_and_without_redis():
     assert work().get() == "done"
 
 
-def test_a_storage_without_redis_is_refused():
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda _: SqliteHuey("app", filename=":memory:"),
+        lambda folder: FileHuey("app", path=str(folder)),
+        lambda _: MemoryHuey("app"),
+        lambda _: MemoryHuey("app", immediate=True),
+    ],
+    ids=["sqlite", "file", "memory", "immediate"],
+)
+def test_a_storage_without_redis_is_refused(tmp_path, make):
     """The error says what to write instead."""
     with pytest.raises(HostSetupError, match="lock_tasks\\(huey, 'redis://"):
-        lock_tasks(SqliteHuey("app", filename=":memory:"), options=OPTIONS)
+        lock_tasks(make(tmp_path), options=OPTIONS)
 
 
 def test_another_storage_works_with_locks_in_redis(server, client):
@@ -430,11 +440,30 @@ def test_another_storage_works_with_locks_in_redis(server, client):
     plugin.stop(timeout_ms=1_000)
 
 
-def test_an_option_that_nobody_knows_is_refused_at_set_up(server):
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"host": "127.0.0.1", "option_of_the_future": 1},
+        {"host": "127.0.0.1", "option_of_the_future": 1, "immediate": True},
+        {"host": "127.0.0.1", "option_of_the_future": 1, "storage_class": ReliableRedisStorage},
+        {"url": "redis://127.0.0.1?option_of_the_future=1"},
+    ],
+    ids=["keyword", "immediate", "reliable", "url"],
+)
+def test_an_option_that_nobody_knows_is_refused_at_set_up(settings):
     """Huey hands what it does not know to redis-py, which would complain at the first task."""
-    instance = RedisHuey("app", host="127.0.0.1", option_of_the_future=1)
+    instance = RedisHuey("app", **settings)
     with pytest.raises(HostSetupError, match="option_of_the_future"):
         lock_tasks(instance, options=OPTIONS)
+
+
+if IS_OLD:
+
+    def test_an_option_of_huey_3_is_refused_at_set_up_on_huey_2():
+        """Huey 2.5 takes it for one of redis-py."""
+        instance = RedisHuey("app", notify_result=True)
+        with pytest.raises(HostSetupError, match="notify_result"):
+            lock_tasks(instance, options=OPTIONS)
 
 
 def test_what_is_no_huey_is_refused():
