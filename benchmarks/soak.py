@@ -1,9 +1,9 @@
 """
-Locks under trouble for minutes: workers killed and stopped, Redis stopped, restarted, emptied and refusing.
+Locks under trouble for minutes: workers killed and stopped, Redis stopped, restarted, emptied, refusing and garbled.
 
 ``python -m benchmarks.soak --minutes 5 --json``: 4 worker processes and 2 000 live jobs, and a fault every few seconds.
 The last line is one JSON object: jobs that were lost, beliefs that overlapped while the server forgot nothing, losses
-that were invented, and a count of each fault that was survived.
+that were invented, reported twice or not at all, and a count of each fault that was survived.
 """
 
 from __future__ import annotations
@@ -23,11 +23,28 @@ from pathlib import Path
 
 import redis
 
-from benchmarks.soak_log import read_logs
-from benchmarks.soak_worker import DONE, OPTIONS, TODO, taken_list
+from benchmarks.soak_log import Forgotten, excused, read_logs, unreported
+from benchmarks.soak_worker import DONE, KEYS, OPTIONS, TODO, taken_list
 from echomq_plugin.clocks import SystemClock
 from echomq_plugin.embedded import EmbeddedServer
-from tests.faults.proxy import LOADING, OOM, READONLY, FaultProxy, cut_after, delay, every_command, reply, swallow
+from tests.faults.proxy import (
+    BUSY,
+    LOADING,
+    NOPERM,
+    NOT_A_LIST,
+    OOM,
+    READONLY,
+    Fault,
+    FaultProxy,
+    Matches,
+    cut_after,
+    cut_in_the_middle,
+    delay,
+    every_command,
+    reply,
+    script,
+    swallow,
+)
 
 WORKERS = 4
 LIVE_JOBS = 2_000
@@ -37,6 +54,9 @@ SWEPT_S = 45.0
 """By then a dead worker's jobs are back in their queue: until then only their entries know of them."""
 KNOWN_AGAIN_S = 8.0
 """By then the live workers have told a server that forgot; before, what a worker takes with it is known to nobody."""
+BELIEF_MS = OPTIONS.renew_time + OPTIONS.call_limit
+"""How long a double belief may last once the server forgot and can be reached."""
+MUST_BE_ZERO = ("jobs_lost", "overlapping", "invented_losses", "repeated_losses", "unreported_losses")
 
 
 class Soak:
@@ -51,7 +71,8 @@ class Soak:
         self.workers: list[subprocess.Popen[bytes]] = []
         self.logs: list[Path] = []
         self.died: dict[Path, int] = {}
-        self.forgot: list[int] = []
+        self.forgot: list[Forgotten] = []
+        self.troubles: list[tuple[int, int]] = []
         self.faults: Counter[str] = Counter()
         self.pushed = 0
 
@@ -86,7 +107,8 @@ class Soak:
         faults = [
             self.worker_killed, self.worker_killed, self.worker_stopped, self.server_stopped, self.server_restarted,
             self.server_emptied, self.scripts_flushed, self.connections_cut, self.replies_lost, self.slow_network,
-            self.black_hole, self.read_only, self.loading, self.out_of_memory,
+            self.black_hole, self.read_only, self.loading, self.out_of_memory, self.no_permission, self.busy,
+            self.reply_not_a_list, self.replies_cut_off, self.lock_deleted, self.lock_deleted,
         ]  # fmt: skip
         until = time.monotonic() + self.minutes * 60
         waiting = list(faults)
@@ -95,8 +117,15 @@ class Soak:
             self._feed()
             self._wait(self.dice.uniform(*PAUSES_S))
             fault: Callable[[], None] = waiting.pop() if waiting else self.dice.choice(faults)
+            if fault == self.worker_killed:
+                self._keep_apart((lost.at for lost in self.forgot if lost.token is None), KNOWN_AGAIN_S)
+            elif fault == self.server_emptied:
+                self._keep_apart(self.died.values(), SWEPT_S)
             self.faults[fault.__name__] += 1
+            began = self.clock.now_ms()
             fault()
+            if fault != self.slow_network:  # slow, but reached
+                self.troubles.append((began, self.clock.now_ms()))
         self.proxy.clear()
 
     def _wait(self, seconds: float) -> None:
@@ -114,14 +143,16 @@ class Soak:
 
     def _result(self) -> dict[str, object]:
         seen = read_logs(self.logs, self.died, OPTIONS.lock_duration)
-        grace = OPTIONS.lock_duration
-        excused = [moment for moment in seen.overlaps if any(0 <= moment - at <= grace for at in self.forgot)]
+        fine = [overlap for overlap in seen.overlaps if excused(overlap, self.forgot, self.troubles, BELIEF_MS)]
         return {
             "jobs_completed": self.completed(),
             "jobs_lost": self.pushed - self.completed(),
-            "overlapping": len(seen.overlaps) - len(excused),
-            "overlapping_after_forgetting": len(excused),
+            "overlapping": len(seen.overlaps) - len(fine),
+            "overlapping_after_forgetting": len(fine),
             "invented_losses": seen.invented,
+            "repeated_losses": seen.repeated,
+            "unreported_losses": len(unreported(seen, self.forgot, self.troubles, BELIEF_MS)),
+            "unchecked_losses": seen.unchecked,
             "reported_losses": dict(seen.losses),
             "put_back": seen.put_back,
             "runs": seen.runs,
@@ -134,7 +165,6 @@ class Soak:
     # -- faults ------------------------------------------------------------------------------------------------------
 
     def worker_killed(self) -> None:
-        self._keep_apart(self.forgot, KNOWN_AGAIN_S)
         number = self.dice.randrange(len(self.workers))
         worker = self.workers.pop(number)
         worker.kill()
@@ -171,10 +201,20 @@ class Soak:
             self._wait(left)
 
     def server_emptied(self) -> None:
-        self._keep_apart(self.died.values(), SWEPT_S)
+        self.forgot.append(Forgotten(self.clock.now_ms()))
         with redis.Redis(port=self.server.port) as admin:
             admin.flushall()
-        self.forgot.append(self.clock.now_ms())
+
+    def lock_deleted(self) -> None:
+        with redis.Redis(port=self.server.port, decode_responses=True) as admin:
+            held = admin.hkeys(KEYS.held)
+            self.dice.shuffle(held)
+            for job_id in held:
+                at = self.clock.now_ms()
+                token = admin.getdel(KEYS.lock(job_id))
+                if token is not None:
+                    self.forgot.append(Forgotten(at, job_id, token))
+                    return
 
     def scripts_flushed(self) -> None:
         with redis.Redis(port=self.server.port) as admin:
@@ -183,15 +223,24 @@ class Soak:
     def connections_cut(self) -> None:
         self.proxy.cut_all()
 
-    def _for_a_while(self, fault) -> None:
-        self.proxy.on(every_command, fault)
+    def _for_a_while(self, fault: Fault, matches: Matches = every_command) -> None:
+        self.proxy.on(matches, fault)
         time.sleep(self.dice.choice((0.3, 1.5, 3.0)))
         self.proxy.clear()
 
-    def replies_lost(self) -> None:
-        self.proxy.on(every_command, cut_after, times=self.dice.randint(20, 200))
+    def _some(self, fault: Fault) -> None:
+        self.proxy.on(every_command, fault, times=self.dice.randint(20, 200))
         time.sleep(1)
         self.proxy.clear()
+
+    def replies_lost(self) -> None:
+        self._some(cut_after)
+
+    def replies_cut_off(self) -> None:
+        self._some(cut_in_the_middle)
+
+    def reply_not_a_list(self) -> None:
+        self._for_a_while(reply(NOT_A_LIST), script("extendLocks-1"))
 
     def slow_network(self) -> None:
         self._for_a_while(delay(50, 150))
@@ -209,6 +258,12 @@ class Soak:
     def out_of_memory(self) -> None:
         self._for_a_while(reply(OOM))
 
+    def no_permission(self) -> None:
+        self._for_a_while(reply(NOPERM))
+
+    def busy(self) -> None:
+        self._for_a_while(reply(BUSY))
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
@@ -223,7 +278,7 @@ def main() -> int:
     else:
         for name, value in result.items():
             print(f"{name}: {value}")
-    return 1 if result["jobs_lost"] or result["overlapping"] or result["invented_losses"] else 0
+    return 1 if any(result[name] for name in MUST_BE_ZERO) else 0
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import os
 import random
 import sys
 import time
+from collections import deque
 from typing import IO
 
 import gevent
@@ -38,6 +39,7 @@ from echomq_plugin.log import logger
 QUEUE = "soak"
 TODO, DONE = "todo", "done"
 OPTIONS = LockOptions(lock_duration=10_000, lock_renew_time=4_000, stalled_interval=10_000, max_stalled_count=1_000_000)
+KEYS = QueueKeys("emq", QUEUE)
 JOB_S = (10.0, 50.0)
 
 
@@ -52,10 +54,10 @@ class Worker:
         self.clock = SystemClock()
         self.host = redis.Redis.from_url(host, decode_responses=True, max_connections=10_000)
         self.direct = direct
-        self.keys = QueueKeys("emq", QUEUE)
         self.taken = taken_list(os.getpid())
         self.renewed_at: dict[str, int] = {}
         self.lost: set[str] = set()
+        self.to_check: deque[tuple[str, str, int]] = deque()
         pm = pluggy.PluginManager("soak")
         marked = hookimpl_for(pm)
         worker = self
@@ -85,13 +87,24 @@ class Worker:
         trusted_until = self.renewed_at.get(lock.token, self.clock.now_ms()) + OPTIONS.lock_duration
         self.note("lost", lock.job_id, lock.token, lock.reason, min(trusted_until, self.clock.now_ms()))
         if lock.reason != "expired":
-            try:
-                with redis.Redis.from_url(self.direct, socket_timeout=1) as own:
-                    holder = own.get(self.keys.lock(lock.job_id))
-            except redis.RedisError:
-                return  # nobody can tell now
-            if holder == lock.token.encode():
-                self.note("invented", lock.job_id, lock.token)
+            self.to_check.append((lock.job_id, lock.token, trusted_until))
+
+    def check_losses(self) -> None:
+        """Ask the server itself about each loss, until it answers; an answer after the lock's end tells nothing."""
+        own = redis.Redis.from_url(self.direct, socket_timeout=1, decode_responses=True)
+        while True:
+            gevent.sleep(0.05)
+            while self.to_check:
+                job_id, token, trusted_until = self.to_check[0]
+                try:
+                    holder = own.get(KEYS.lock(job_id))
+                except redis.RedisError:
+                    break
+                self.to_check.popleft()
+                if holder == token:
+                    self.note("invented", job_id, token)
+                elif self.clock.now_ms() < trusted_until:
+                    self.note("checked", job_id, token)
 
     def watch_renewals(self) -> None:
         """Keep the time of the last confirmed renewal of each lock: until when it was trusted."""
@@ -160,6 +173,7 @@ def main() -> None:
             except Exception:  # the server is in trouble just now
                 gevent.sleep(0.3)
         gevent.spawn(worker.watch_renewals)
+        gevent.spawn(worker.check_losses)
         worker.consume(int(how_many))
 
 

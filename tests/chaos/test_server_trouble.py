@@ -14,12 +14,12 @@ from faults.conftest import Recorder
 from faults.proxy import (
     BUSY,
     LOADING,
+    NOPERM,
     NOT_A_LIST,
     OOM,
     READONLY,
-    Cut,
-    Exchange,
     FaultProxy,
+    cut_in_the_middle,
     named,
     reply,
     script,
@@ -32,11 +32,10 @@ from echomq_plugin import FinishResult, LockOptions, LockPlugin, attach
 from echomq_plugin.embedded import EmbeddedServer
 from echomq_plugin.errors import RedisCallError
 
-OPTIONS = LockOptions(lock_duration=6_000, lock_renew_time=2_000, call_limit_ms=1_000, stalled_interval=2_000)
+OPTIONS = LockOptions(lock_duration=8_000, lock_renew_time=2_000, call_limit_ms=2_000, stalled_interval=2_000)
 """A tick each second."""
 
 RENEW = named("EVALSHA", "EVAL")
-NOPERM = b"-NOPERM this user has no permissions to run the 'evalsha' command\r\n"
 CLUSTERDOWN = b"-CLUSTERDOWN The cluster is down\r\n"
 
 
@@ -79,10 +78,6 @@ def test_an_answer_that_is_none_is_a_failure_on_a_connection_that_is_left_and_no
 def test_a_reply_that_breaks_off_is_a_failure_and_the_next_call_has_a_connection_of_its_own(
     plugin: LockPlugin, recorder: Recorder
 ) -> None:
-    def cut_in_the_middle(exchange: Exchange) -> None:
-        exchange.answer(exchange.ask()[:1])
-        raise Cut
-
     lock = plugin.job_start("mail", "1")
     plugin.proxy.on(script("extendLocks-1"), cut_in_the_middle, times=2)
     eventually(lambda: len(recorder.failed) == 2)

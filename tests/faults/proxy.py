@@ -23,6 +23,7 @@ LOADING = b"-LOADING Redis is loading the dataset in memory\r\n"
 READONLY = b"-READONLY You can't write against a read only replica.\r\n"
 OOM = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
 BUSY = b"-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n"
+NOPERM = b"-NOPERM this user has no permissions to run the 'evalsha' command\r\n"
 NOT_A_LIST = b":7\r\n"
 
 
@@ -81,6 +82,12 @@ def cut_before(_: Exchange) -> None:
 def cut_after(exchange: Exchange) -> None:
     """Cut the connection after the server ran the command: its reply is lost."""
     exchange.ask()
+    raise Cut
+
+
+def cut_in_the_middle(exchange: Exchange) -> None:
+    """Cut the connection after the first byte of the server's reply."""
+    exchange.answer(exchange.ask()[:1])
     raise Cut
 
 
