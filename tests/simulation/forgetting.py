@@ -109,6 +109,10 @@ class Forgotten:
             self.lock_taken.add(delivery)
         self._nobodys = {token: where for token, where in self._nobodys.items() if where[1] != job_id}
 
+    def known(self, token: str) -> None:
+        """The reply that gave the lock has come after all: its worker can bring the job back."""
+        self._nobodys.pop(token, None)
+
     def restored(self, token: str) -> None:
         """Its entry was written again: what becomes of the job from here on is no longer excused."""
         self._entries.pop(token, None)

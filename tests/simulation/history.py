@@ -85,6 +85,7 @@ class History:
         self.note("begins", run)
         self.count("runs")
         self.live.append(run)
+        self.forgotten.known(run.token)
 
     def ended(self, run: Run) -> None:
         if run in self.live:
