@@ -200,7 +200,7 @@ class JobLocks:
         )
         believed = self.manager.believes(lock.queue, lock.job_id, lock.token)
         # Before the call: a tick that meets the deleted lock must not call it lost.
-        self.manager.mark_ended(lock.queue, lock.job_id, lock.token)
+        self.manager.mark_ended(lock.queue, lock.job_id, lock.token, entry_stays=release.keep_entry)
         keys = QueueKeys(self.options.prefix, lock.queue)
         try:
             answer = self.scripts.release(  # switches greenlets

@@ -256,9 +256,9 @@ class LockManager:
         with table.lock:
             return table.tracked.untrack(queue, job_id, token) is not None
 
-    def mark_ended(self, queue: str, job_id: str, token: str) -> None:
+    def mark_ended(self, queue: str, job_id: str, token: str, *, entry_stays: bool) -> None:
         """Report no loss of this lock from now on: its job has ended, and its release is under way."""
-        self._state().table.mark_ended(queue, job_id, token)
+        self._state().table.mark_ended(queue, job_id, token, entry_stays=entry_stays)
 
     def release_later(self, release: PendingRelease) -> None:
         """Repeat a release until it is answered, and renew its lock until then if it is tracked."""

@@ -203,6 +203,7 @@ class Renewal:
         with self._table.lock:
             tracked = self._table.tracked
             ended = [lock for lock in forgotten if lock.ended or not tracked.holds(queue, lock.job_id, lock.token)]
+            ended = [lock for lock in ended if not lock.entry_stays]
         for lock in ended:
             # Its job ended while its entry was being written: nothing is to be brought back.
             self._table.add_release(PendingRelease(queue, lock.job_id, lock.token))

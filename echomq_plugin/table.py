@@ -57,12 +57,12 @@ class LockTable:
         with self.lock:
             return self.tracked.active_job_ids()
 
-    def mark_ended(self, queue: str, job_id: str, token: str) -> None:
+    def mark_ended(self, queue: str, job_id: str, token: str, *, entry_stays: bool) -> None:
         """Note that a job has ended: its lock is renewed until it is given back, but no loss of it is reported."""
         with self.lock:
             lock = self.tracked.get(queue, job_id)
             if lock is not None and lock.token == token:
-                lock.ended = True
+                lock.ended, lock.entry_stays = True, entry_stays
 
     def add_release(self, release: PendingRelease) -> None:
         """Remember a release; its lock, if tracked, is renewed until the release is answered."""

@@ -28,6 +28,7 @@ class TrackedLock:
         renew_now: its age is unknown, so it is due whatever ``renewed_at`` says.
         entry: the entry's data, or None where the host took the lock and there is no entry of ours.
         ended: the job has ended and its release waits for an answer: renewed still, but no loss is reported.
+        entry_stays: it has ended, but was interrupted: its entry is there for the sweep to bring it back.
         over_held: ``max_hold_ms`` has passed and was reported.
         in_table: it is tracked now; kept by the table, so that settling a large batch needs no look-ups.
 
@@ -41,6 +42,7 @@ class TrackedLock:
     renew_now: bool = False
     entry: bytes | None = None
     ended: bool = False
+    entry_stays: bool = False
     over_held: bool = False
     in_table: bool = True
 

@@ -43,7 +43,9 @@ end
 if holder then
   redis.call('DEL', lockKey)
 end
-local reliedOn = ARGV[3] == '2' and redis.call('HGET', heldClaim, jobId) == 'relied on: ' .. token .. ' 0'
+-- A start clears every claim but that mark. What is left otherwise is the claim of a sweeper that died: it took the
+-- mark's place, so nobody can tell any more, and the job rather runs twice than never.
+local reliedOn = ARGV[3] == '2' and redis.call('HGET', heldClaim, jobId)
 if ARGV[3] ~= '1' and not reliedOn and entry == token then
   redis.call('HDEL', held, jobId)
   redis.call('HDEL', heldData, jobId)

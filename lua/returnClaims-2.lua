@@ -12,7 +12,8 @@ for i = 2, #ARGV, 2 do
   local jobId, token = ARGV[i], ARGV[i + 1]
   local claim = redis.call('HGET', KEYS[1], jobId)
   if claim and string.match(claim, '^(.*) %d+$') == ARGV[1] then
-    redis.call('HDEL', KEYS[1], jobId)
+    -- The claim may have taken the place of this mark (acquireLock-6), and nobody can tell any more.
+    redis.call('HSET', KEYS[1], jobId, 'relied on: ' .. token .. ' 0')
     local count, countedFor, at = string.match(redis.call('HGET', KEYS[2], jobId) or '', '^(%d+) (.-) (%d+)$')
     if countedFor == token then
       if tonumber(count) <= 1 then

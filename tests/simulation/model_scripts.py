@@ -73,7 +73,7 @@ def release_lock(server: ModelServer, keys: tuple[str, ...], arguments: tuple[An
         server.delete(lock)
     if keep_entry == "1":
         server.watch("let go", job_id, token)
-    relied_on = keep_entry == "2" and server.hget(claim_key, job_id) == f"relied on: {token} 0"
+    relied_on = keep_entry == "2" and server.hget(claim_key, job_id) is not None
     if keep_entry != "1" and not relied_on and entry == token:
         for key in (held, data_key, claim_key, seen):
             server.hdel(key, job_id)
@@ -186,7 +186,7 @@ def return_claims(server: ModelServer, keys: tuple[str, ...], arguments: tuple[A
     returned = 0
     for job_id, token in zip(jobs[::2], jobs[1::2], strict=True):
         if _claimed_by(server, claim_key, job_id) == claim_token:
-            server.hdel(claim_key, job_id)
+            server.hset(claim_key, job_id, f"relied on: {token} 0")
             found = server.hget(count_key, job_id)
             count, counted_for = _count(found)
             if counted_for == token:

@@ -65,6 +65,12 @@ def test_a_run_whose_start_the_fence_counter_has_grown_past_is_not_promised_and_
     assert Simulation(seed).run().facts["jobs nobody could bring back"] > 0
 
 
+@pytest.mark.parametrize("seed", [14696, 17488])
+def test_a_history_that_once_lost_a_job_loses_it_no_more(seed: int) -> None:
+    """A claim took the place of the mark that kept an entry; an interrupted run's restored entry was released."""
+    Simulation(seed).run()
+
+
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_wrong_rule_is_caught(name: str) -> None:
     for seed in range(MOST_SEEDS_FOR_A_MUTATION):
