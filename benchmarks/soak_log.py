@@ -63,11 +63,12 @@ def read_logs(logs: list[Path], died: dict[Path, int], lock_duration: int) -> Se
             at, kind, job_id, *rest = line.split()
             if kind == "begin":
                 begun[rest[0]] = (job_id, int(at))
+                trusted[rest[0]] = int(at) + lock_duration
             elif kind == "lost":
                 seen.losses[rest[1]] += 1
                 seen.reported[rest[0]] += 1
                 ended.setdefault(rest[0], int(rest[2]))
-                if rest[1] != "expired":
+                if rest[1] != "expired" and int(at) < trusted.get(rest[0], NEVER):  # else its time was over anyway
                     to_check.add(rest[0])
             elif kind == "end":
                 ended.setdefault(rest[0], int(at))
@@ -82,7 +83,7 @@ def read_logs(logs: list[Path], died: dict[Path, int], lock_duration: int) -> Se
                 to_check.discard(rest[0])
         seen.runs += len(begun)
         for token, (job_id, at) in begun.items():
-            until = min(ended.get(token, died.get(log, NEVER)), trusted.get(token, at + lock_duration))
+            until = min(ended.get(token, died.get(log, NEVER)), trusted[token])
             seen.ended[token] = until
             beliefs[job_id].append((at, until))
     seen.unchecked = len(to_check)

@@ -97,8 +97,18 @@ def test_each_report_of_a_token_after_its_first_is_a_repeated_loss(tmp_path: Pat
         (["4000 lost 7 a taken 4000", "4100 invented 7 a"], 1, 0),
         (["4000 lost 7 a missing 4000", "4100 checked 8 b"], 0, 1),
         (["4000 lost 7 a expired 4000"], 0, 0),
+        (["6999 lost 7 a missing 6999"], 0, 1),
+        (["7000 lost 7 a missing 7000"], 0, 0),
     ],
-    ids=["no answer", "confirmed", "denied", "another's answer", "the worker's own deadline"],
+    ids=[
+        "no answer",
+        "confirmed",
+        "denied",
+        "another's answer",
+        "the worker's own deadline",
+        "just in time",
+        "after its deadline",
+    ],
 )
 def test_a_loss_is_confirmed_or_invented_or_counted_as_unchecked(
     tmp_path: Path, lines: list[str], invented: int, unchecked: int
