@@ -34,6 +34,7 @@ from echomq_plugin.hosts.rq.greenlet_runs import HERE, GreenletDeathPenalty, Slo
 from echomq_plugin.hosts.rq.runs import Run  # noqa: E402
 from echomq_plugin.hosts.rq.stopping import StopsJobs  # noqa: E402
 from echomq_plugin.interrupts import LockLostInterrupt  # noqa: E402
+from echomq_plugin.options import LARGEST  # noqa: E402
 
 CONCURRENCY_VARIABLE: Final = "ECHOMQ_CONCURRENCY"
 DEFAULT_CONCURRENCY: Final = 100
@@ -50,13 +51,16 @@ def concurrency_from_env() -> int:
     Read how many jobs run at once.
 
     Raises:
-        OptionError: it is no whole number, or less than 1.
+        OptionError: it is no whole number, less than 1, or more than ``LARGEST``.
 
     """
     text = os.environ.get(CONCURRENCY_VARIABLE, "") or str(DEFAULT_CONCURRENCY)
-    if not text.strip().isascii() or not text.strip().isdigit() or int(text) < 1:
+    digits = text.strip().lstrip("0")
+    if not digits.isascii() or not digits.isdigit():
         raise OptionError(CONCURRENCY_VARIABLE, text, "must be a whole number, 1 or more")
-    return int(text)
+    if len(digits) > len(str(LARGEST)) or int(digits) > LARGEST:
+        raise OptionError(CONCURRENCY_VARIABLE, text, f"must be at most {LARGEST}")
+    return int(digits)
 
 
 class GeventWorker(StopsJobs):

@@ -174,6 +174,8 @@ class TakesJobs(LockedJobs, SimpleWorker):
             if self._note:
                 self._unread += self._take_ids(0)
             self._put_back_unread()
+            if self._note_read:
+                self.connection.delete(self._note_read)
         except (redis.exceptions.RedisError, OSError) as error:
             self.log.error("Worker %s: jobs %s cannot be put back (%s)", self.name, self._unread, error)
         while self._taken:

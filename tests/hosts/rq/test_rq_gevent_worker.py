@@ -166,9 +166,20 @@ def test_jobs_are_not_stranded_by_an_answer_that_is_lost(
         worker.put_back_taken()
         assert client.lrange(queue.key, 0, -1) == [job_id.encode() for job_id in ids]
         assert client.llen(queue.intermediate_queue_key) == 0
+        assert not client.keys("rq:queue:q:*")  # no note of what was taken either
     else:
         taken = [worker._pop(None) for _ in ids]
         assert [result[0].id for result in taken if result is not None] == ids
+
+
+def test_a_worker_that_stops_leaves_no_note_of_what_it_took(client: redis.Redis, start_worker: StartWorker) -> None:
+    queue = Queue("q", connection=client)
+    jobs = [queue.enqueue(rq_jobs.nothing) for _ in range(3)]
+    worker = start_worker("q", worker_class=GEVENT, patched=True, ECHOMQ_CONCURRENCY="10")
+    until(lambda: all(job.get_status() == JobStatus.FINISHED for job in jobs))
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert not client.keys("rq:queue:q:*")
 
 
 FAULTS = {
@@ -285,14 +296,17 @@ def test_every_run_gets_heartbeats(client: redis.Redis, start_worker: StartWorke
     until(lambda: all(job.get_status() == JobStatus.FINISHED for job in jobs))
 
 
-@pytest.mark.parametrize("text", ["0", "-3", "many", "1.5", "²"])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [*((text, "a whole number, 1 or more") for text in ("0", "-3", "many", "1.5", "²")), ("9" * 25, "at most")],
+)
 def test_a_concurrency_that_is_no_positive_number_is_refused(
-    text: str, client: redis.Redis, start_worker: StartWorker
+    text: str, why: str, client: redis.Redis, start_worker: StartWorker
 ) -> None:
     job = Queue("q", connection=client).enqueue(rq_jobs.nothing)
     worker = start_worker("--burst", "q", worker_class=GEVENT, patched=True, ECHOMQ_CONCURRENCY=text)
     assert worker.wait() != 0
     assert "ECHOMQ_CONCURRENCY" in worker.log()
-    assert "must be a whole number, 1 or more" in worker.log()
+    assert f"must be {why}" in worker.log()
     assert client.lrange("rq:queue:q", 0, -1) == [job.id.encode()]
     assert not client.scard("rq:workers")
