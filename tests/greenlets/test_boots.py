@@ -10,13 +10,18 @@ from echomq_plugin.boots import Boots
 
 
 def test_greenlets_that_come_at_once_share_one_boot():
-    boots, made = Boots(), []
+    boots, made, come = Boots(), [], []
 
     def boot() -> None:
         made.append(len(made))
-        gevent.sleep(0.05)
+        while len(come) < 100:
+            gevent.sleep(0.01)
 
-    waiting = [gevent.spawn(boots.run, boot) for _ in range(100)]
+    def first_job() -> None:
+        come.append(True)
+        boots.run(boot)
+
+    waiting = [gevent.spawn(first_job) for _ in range(100)]
     gevent.joinall(waiting, timeout=30, raise_error=True)
     assert made == [0]
 

@@ -548,9 +548,15 @@ def test_a_job_that_had_not_begun_when_the_end_was_forced_goes_back(app, client)
 
 
 def test_killing_the_greenlet_of_run_puts_its_jobs_back(app, client, wait_until):
+    running = []
+
+    def handler(item):
+        running.append(item)
+        gevent.sleep(60)
+
     client.lpush("mail", "one")
-    app.consume(lambda _: gevent.sleep(60))
-    wait_until(lambda: client.exists("emq:mail:one:lock"), "it runs")
+    app.consume(handler)
+    wait_until(lambda: running, "it runs")
     app.greenlet.kill()
     assert items(client) == [b"one"]
     assert not client.exists("mail:processing", "emq:mail:held", "emq:mail:one:lock")

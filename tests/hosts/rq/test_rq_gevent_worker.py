@@ -172,16 +172,6 @@ def test_jobs_are_not_stranded_by_an_answer_that_is_lost(
         assert [result[0].id for result in taken if result is not None] == ids
 
 
-def test_a_worker_that_stops_leaves_no_note_of_what_it_took(client: redis.Redis, start_worker: StartWorker) -> None:
-    queue = Queue("q", connection=client)
-    jobs = [queue.enqueue(rq_jobs.nothing) for _ in range(3)]
-    worker = start_worker("q", worker_class=GEVENT, patched=True, ECHOMQ_CONCURRENCY="10")
-    until(lambda: all(job.get_status() == JobStatus.FINISHED for job in jobs))
-    worker.signal(signal.SIGTERM)
-    assert worker.wait() == 0
-    assert not client.keys("rq:queue:q:*")
-
-
 FAULTS = {
     "before the start is written": 1,
     "when the start is written": 1,
