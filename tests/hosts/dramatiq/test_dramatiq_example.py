@@ -2,58 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "dramatiq_app"
 
-
-def test_reports_of_killed_workers_are_begun_again(own_server, tmp_path):
+def test_reports_of_killed_workers_are_begun_again(kill_in_mid_report):
     """``kill -9`` in the middle of three reports; the next workers get them back with their ids."""
-    environment = {
-        **os.environ,
-        "REDIS_URL": own_server.url,
-        "ECHOMQ_LOCK_DURATION": "2000",
-        "ECHOMQ_STALLED_INTERVAL": "1000",
-        "PYTHONPATH": os.pathsep.join([str(EXAMPLE), os.environ.get("PYTHONPATH", "")]),
-    }
-    log = tmp_path / "log"
-    workers = [sys.executable, str(Path(sys.executable).with_name("dramatiq-gevent"))]
-
-    def start():
-        with log.open("ab") as output:
-            command = [*workers, "app", "--processes", "2", "--threads", "20"]
-            return subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
-
-    def wait_for(count, words):
-        until = time.monotonic() + 60
-        while log.read_text().count(words) < count:
-            assert time.monotonic() < until, log.read_text()[-3000:]
-            time.sleep(0.1)
-
-    sent = subprocess.run(
-        [sys.executable, "-c", "import app; [app.report.send(month, seconds=2) for month in 'ABC']"],
-        env=environment,
-        check=False,
+    program = str(Path(sys.executable).with_name("dramatiq-gevent"))
+    kill_in_mid_report(
+        "dramatiq_app",
+        send=[sys.executable, "-c", "import app; [app.report.send(month, seconds=2) for month in 'ABC']"],
+        work=[sys.executable, program, "app", "--processes", "2", "--threads", "20"],
     )
-    assert sent.returncode == 0
-    first = start()
-    try:
-        wait_for(3, ": begun")
-        os.killpg(first.pid, signal.SIGKILL)
-        second = start()
-        try:
-            wait_for(3, "it is in the queue again")
-            wait_for(6, ": begun")
-            wait_for(3, ": done")
-        finally:
-            os.killpg(second.pid, signal.SIGKILL)
-            second.wait()
-    finally:
-        if first.poll() is None:
-            os.killpg(first.pid, signal.SIGKILL)
-        first.wait()
