@@ -52,7 +52,8 @@ def lock_tasks(
 
     Raises:
         HostSetupError: the storage is not Redis and there is no ``connection``; or the storage was given an option that
-            this version of Huey, or of redis-py, does not know; or this is no Huey.
+            this version of Huey, or of redis-py, does not know; or it is a reliable one with priorities; or this is no
+            Huey.
         OptionError: an option cannot work.
 
     """
@@ -239,4 +240,10 @@ def _storage_of(huey: Any) -> Any:
             raise HostSetupError(
                 storage, f"neither this version of Huey nor redis-py knows an option of this storage ({error})"
             ) from error
+    if isinstance(storage, ReliableRedisStorage) and storage.priority:
+        raise HostSetupError(
+            storage,
+            "ReliableRedisStorage moves tasks from list to list, and a queue with priorities is none: "
+            "take Huey's own priority storage alone",
+        )
     return storage

@@ -13,7 +13,7 @@ from gevent import monkey
 from huey import FileHuey, MemoryHuey, PriorityRedisHuey, RedisHuey, SqliteHuey, signals
 from huey import __version__ as huey_version
 from huey.exceptions import CancelExecution, RetryTask, TaskException
-from huey.storage import RedisStorage
+from huey.storage import PriorityRedisStorage, RedisStorage
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from echomq_plugin import LockOptions, StalledJob, hookimpl_for
@@ -477,6 +477,15 @@ def test_a_reliable_storage_and_its_locks_are_in_one_redis(server):
     instance = RedisHuey("app", storage_class=ReliableRedisStorage, url=server.url)
     with pytest.raises(HostSetupError, match="in one Redis"):
         lock_tasks(instance, "redis://127.0.0.1:1", options=OPTIONS)
+
+
+@pytest.mark.parametrize("priority_first", [True, False], ids=["priority-first", "reliable-first"])
+def test_a_reliable_storage_with_priorities_is_refused(server, priority_first):
+    """One order would take no task at all, the other would bring none back."""
+    kinds = (PriorityRedisStorage, ReliableRedisStorage)
+    both = type("Both", kinds if priority_first else kinds[::-1], {})
+    with pytest.raises(HostSetupError, match="priority storage alone"):
+        lock_tasks(RedisHuey("app", storage_class=both, url=server.url), options=OPTIONS)
 
 
 def test_lock_tasks_again_has_no_effect(huey):
