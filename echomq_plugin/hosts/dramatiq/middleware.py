@@ -148,7 +148,7 @@ class LockMiddleware(Middleware):
                 raise AttachError("the library is detached from its plugin manager: no message can be locked")
         except LockHeldError as held:
             self._hold_back(message, held)
-        except Exception as error:
+        except (Exception, Interrupt) as error:  # an Interrupt is the time limit of a run that has not begun
             log_event(logging.WARNING, "start failed", job_id=message.message_id, error=error)
             self._hold_back(message, error)
         self._runs[threading.get_ident()] = Run(plugin, lock, message, self._lost)
@@ -210,7 +210,7 @@ class LockMiddleware(Middleware):
         run.message.options["store_results"] = False  # a skipped message would get the result None
         try:
             deliveries.give_back(run.message)
-        except Exception as error:
+        except (Exception, Interrupt) as error:
             # It stays among this worker's unacknowledged messages, and its entry brings it back from there.
             log_event(logging.WARNING, "not given back", job_id=run.lock.job_id, error=error)
             # Now, and not by the acknowledgement that follows: it is of no message, and would end the job.
@@ -218,7 +218,7 @@ class LockMiddleware(Middleware):
         else:
             run.finish("requeued")
 
-    def _hold_back(self, message: Any, error: Exception) -> NoReturn:
+    def _hold_back(self, message: Any, error: BaseException) -> NoReturn:
         """See to it that a message does not run now. Tries until the broker has taken it, or the worker stops."""
         deliveries = self._known_deliveries()
         pause_ms = error.retry_in_ms if isinstance(error, LockHeldError) else self._options.denied_pause_ms
@@ -229,7 +229,7 @@ class LockMiddleware(Middleware):
                 else:
                     deliveries.put_back(message, pause_ms)
                 break
-            except Exception as trouble:
+            except (Exception, Interrupt) as trouble:
                 log_event(logging.WARNING, "not put back", job_id=message.message_id, error=trouble)
             if self._wait(pause_ms) and deliveries.leave(message):
                 break

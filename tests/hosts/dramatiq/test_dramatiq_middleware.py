@@ -13,15 +13,16 @@ import redis
 from dramatiq import group, pipeline
 from dramatiq.brokers.redis import RedisBroker
 from dramatiq.brokers.stub import StubBroker
-from dramatiq.middleware import GroupCallbacks, Retries, SkipMessage
+from dramatiq.middleware import GroupCallbacks, Retries, SkipMessage, TimeLimitExceeded, time_limit
 from dramatiq.rate_limits.backends import RedisBackend as RateLimiterBackend
 from dramatiq.results import ResultMissing, Results
 from dramatiq.results.backends import RedisBackend
 
-from echomq_plugin import LockOptions, StalledJob, hookimpl_for
+from echomq_plugin import Lock, LockOptions, OwnershipUnknownError, StalledJob, hookimpl_for
 from echomq_plugin.errors import HostSetupError, OptionError, RedisCallError
 from echomq_plugin.hosts.dramatiq import LockMiddleware
 from echomq_plugin.hosts.dramatiq.dead_workers import PASSES
+from echomq_plugin.hosts.dramatiq.deliveries import RedisDeliveries
 from echomq_plugin.keys import QueueKeys
 
 OPTIONS = LockOptions(lock_duration=3_000, stalled_interval=1_000, denied_pause_ms=50)
@@ -567,6 +568,57 @@ def test_a_lost_run_that_cannot_be_given_back_keeps_its_entry(broker, client, mo
         started.clear()
         wait_until(started.is_set)  # the sweep brought it back
         wait_until(lambda: not traces(client))
+
+
+def test_a_time_limit_that_comes_when_the_actor_has_ended_makes_no_failure(broker, client, monkeypatch):
+    """Redis does not say whose the lock is until the limit is over: a loser must not enqueue a retry."""
+    broker.add_middleware(LockMiddleware(options=OPTIONS))
+    confirm, limit_is_over, runs = Lock.confirm, [], []
+
+    def no_answer_for_long(lock):
+        if limit_is_over:
+            return confirm(lock)
+        raise OwnershipUnknownError(lock.queue, lock.job_id)
+
+    def note_limit(thread_id, kind):
+        raise_in_thread(thread_id, kind)
+        limit_is_over.append(kind)
+
+    raise_in_thread = time_limit.raise_thread_exception
+    monkeypatch.setattr(time_limit, "raise_thread_exception", note_limit)
+    monkeypatch.setattr(Lock, "confirm", no_answer_for_long)
+    actor = dramatiq.actor(
+        lambda: runs.append(1), broker=broker, actor_name="short", time_limit=100, min_backoff=10, max_retries=1
+    )
+    broker.emit_after("process_boot")
+    with working(broker):
+        actor.send()
+        wait_until(lambda: limit_is_over and not traces(client) and client.hlen("dramatiq:default.msgs") == 0)
+        assert client.hlen("dramatiq:default.DQ.msgs") == 0
+    assert runs == [1]
+
+
+def test_a_time_limit_that_comes_while_a_message_waits_for_its_lock_is_no_failure(broker, client, monkeypatch):
+    """It has not run yet: it is put back all the same."""
+    middleware = LockMiddleware(options=OPTIONS)
+    broker.add_middleware(middleware)
+    runs = []
+    actor = dramatiq.actor(lambda: runs.append(1), broker=broker, actor_name="waits", max_retries=0)
+    put_back = RedisDeliveries.put_back
+
+    def interrupted(*_):
+        monkeypatch.setattr(RedisDeliveries, "put_back", put_back)
+        raise TimeLimitExceeded
+
+    monkeypatch.setattr(RedisDeliveries, "put_back", interrupted)
+    message = actor.message()
+    client.set(KEYS.lock(message.message_id), "somebody-else")
+    broker.enqueue(message)
+    with working(broker):
+        wait_until(lambda: client.hlen("dramatiq:default.DQ.msgs"))
+        client.delete(KEYS.lock(message.message_id))
+        wait_until(lambda: runs == [1] and not traces(client))
+    assert client.zcard("dramatiq:default.XQ") == 0
 
 
 def test_a_second_lock_middleware_is_refused(broker, client):
