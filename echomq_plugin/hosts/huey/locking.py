@@ -183,9 +183,9 @@ class LockedTasks:
 
     def _put_back_interrupted(self, run: Run) -> None:
         """Put a task back whose worker was told to end. Switches greenlets."""
-        if self._taken.put_back(run.payload):
+        if run.lock.believed and self._taken.put_back(run.payload):
             run.finish("requeued")
-        # Else its entry stays, and brings it back once the lock has run out.
+        # Else its entry stays, and brings it back once the lock has run out; of a lost run, if it is there.
 
     def _on_retrying(self, signal: str, task: Any, *_: Any) -> None:
         run = getattr(task, _RUN, None)

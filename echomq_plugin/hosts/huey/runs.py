@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from huey.exceptions import CancelExecution
+from huey import exceptions
 
 from echomq_plugin.events import LostLock, Outcome
 from echomq_plugin.interrupts import LockLostInterrupt, interrupt_for_this_run
@@ -18,6 +18,9 @@ from echomq_plugin.native import allocate_lock, native_sleep
 from echomq_plugin.plugin import LockPlugin
 
 _HANDLER_LIMIT_S = 0.1
+
+TIMEOUTS: tuple[type[Exception], ...] = (exceptions.TaskTimeout,) if hasattr(exceptions, "TaskTimeout") else ()
+"""What Huey raises when a task has run for too long: from Huey 3 on."""
 
 
 class RunLost(BaseException):
@@ -143,7 +146,7 @@ class Run:
                 raise  # the worker was told to end
             self._check()
             # Held for too long, by the user's own limit: as if the task had given up. Its retries count.
-            raise CancelExecution from None
+            raise exceptions.CancelExecution from None
         except BaseException:
             self._check()
             raise
@@ -161,5 +164,11 @@ class Run:
         return "failed" if self.failed else "completed"
 
     def _check(self) -> None:
-        if not self.lock.confirm_in_time():
+        while True:
+            try:
+                ours = self.lock.confirm_in_time()
+                break
+            except TIMEOUTS:
+                pass  # the limit of a task that has ended: a loser must not write that it failed
+        if not ours:
             raise RunLost(self.lock.job_id)

@@ -16,7 +16,7 @@ from huey.exceptions import CancelExecution, RetryTask, TaskException
 from huey.storage import PriorityRedisStorage, RedisStorage
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from echomq_plugin import LockOptions, StalledJob, hookimpl_for
+from echomq_plugin import Lock, LockOptions, StalledJob, hookimpl_for
 from echomq_plugin.errors import HostSetupError
 from echomq_plugin.hosts.huey import ReliableRedisStorage, lock_tasks
 from echomq_plugin.keys import QueueKeys
@@ -24,6 +24,8 @@ from echomq_plugin.keys import QueueKeys
 OPTIONS = LockOptions(lock_duration=3_000, stalled_interval=1_000, denied_pause_ms=50)
 KEYS = QueueKeys("emq", "huey.app")
 IS_OLD = huey_version.startswith("2.")
+if not IS_OLD:
+    from huey.exceptions import TaskTimeout
 
 
 @pytest.fixture(params=[RedisStorage, ReliableRedisStorage], ids=["plain", "reliable"])
@@ -293,6 +295,47 @@ def test_a_run_that_is_interrupted_is_put_back(huey, client):
     huey.execute(task)
     assert len(runs) == 2
     assert traces(client) == []
+
+
+def test_a_run_that_lost_its_lock_and_is_then_interrupted_puts_nothing_back(huey, client):
+    """The task is another run's by then, and what is in the list of taken tasks is that run's."""
+
+    @huey.task(context=True)
+    def work(task=None):
+        client.set(KEYS.lock(task.id), "somebody-else")
+        client.hset(KEYS.held, task.id, "somebody-else")
+        try:
+            for _ in range(1_000):
+                time.sleep(0.02)
+        except BaseException:  # the loss
+            raise KeyboardInterrupt from None
+
+    result = work()
+    with pytest.raises(KeyboardInterrupt):
+        run_next(huey)
+    assert (huey.pending_count(), huey.scheduled_count()) == (0, 0)
+    assert held(client, result.id) == b"somebody-else"
+
+
+if not IS_OLD:
+
+    def test_a_timeout_that_comes_when_the_task_has_ended_makes_no_failure(huey, client, monkeypatch):
+        """It comes while Redis is asked whose the lock is, and nobody knows yet."""
+        confirm = Lock.confirm
+
+        def interrupted(_):
+            monkeypatch.undo()
+            raise TaskTimeout("timeout (1s)")
+
+        @huey.task()
+        def work():
+            monkeypatch.setattr(Lock, "confirm", interrupted)
+            return "done"
+
+        result = work()
+        run_next(huey)
+        assert Lock.confirm is confirm
+        assert result() == "done"
 
 
 def test_a_result_that_cannot_be_stored_leaves_the_entry(server, client, caplog):
