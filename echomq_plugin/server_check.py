@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgpack
-from redis.exceptions import NoPermissionError, NoScriptError, ReadOnlyError, ResponseError
+from redis.exceptions import AskError, NoPermissionError, NoScriptError, ReadOnlyError, ResponseError
 
 from echomq_plugin.cluster import ClusterClient
 from echomq_plugin.connections import Client, Connections
@@ -109,6 +109,12 @@ def _ask(connections: Connections, what: str, ask: Any) -> Any:
                 "the server refuses scripts that touch keys they do not name; the frozen script does",
                 "start it with --default_lua_flags=allow-undeclared-keys (Dragonfly)",
             ) from error
+        if isinstance(cause, ResponseError) and "cluster support disabled" in said:
+            raise ServerUnsuitableError("the server is no node of a cluster", "connect as to one server") from error
+        if isinstance(cause, AskError) or said.startswith("moved "):  # an older driver's words
+            raise ServerUnsuitableError(
+                "the server is a node of a cluster", "connect with redis.RedisCluster (echomq-plugin check: --cluster)"
+            ) from error
         if isinstance(cause, ResponseError) and "unknown command" in said:
             raise ServerUnsuitableError("the server cannot run Lua scripts", "use Redis or Valkey") from error
         raise
@@ -125,6 +131,10 @@ def _try_commands(client: Client, keys: QueueKeys) -> None:
         pass  # it may run scripts by their hash, and there is none of this one
     # A random name: no job of any runtime can be called so.
     refused = client.execute_command("EVAL", lua_script("probeServer-1").body, 1, f"{keys.base}{uuid.uuid4()}")
+    if not isinstance(refused, list):
+        raise ServerUnsuitableError(
+            f"the server answered a script with {refused!r}", "use Redis 6.2 or newer, or Valkey"
+        )
     if refused:
         names = " ".join(f"+{name.decode() if isinstance(name, bytes) else name}" for name in refused)
         raise ServerUnsuitableError(f"this user lacks {names}", _grant())

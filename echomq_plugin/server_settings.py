@@ -82,7 +82,7 @@ def read_settings(connection: object) -> ServerSettings:
         try:
             connection = redis.Redis.from_url(connection)
         except ValueError as error:
-            raise ConnectionKindError(connection, f"no Redis URL ({error}): write redis://host:port/db") from error
+            raise ConnectionKindError(connection, f"no Redis URL ({_why(error)}): write redis://host:port/db") from None
     if isinstance(connection, RedisCluster):
         return _cluster_settings(connection)
     if not isinstance(connection, redis.Redis):
@@ -107,6 +107,29 @@ def read_settings(connection: object) -> ServerSettings:
             "sentinel", pool.connection_class, settings, sentinels=sentinels, service=pool.service_name
         )
     return ServerSettings("node", pool.connection_class, settings)
+
+
+def _why(error: ValueError) -> str:
+    """Say what is wrong with a URL. The driver's own words name no part of it; others quote what may be a password."""
+    said = str(error)
+    if said.startswith(("Redis URL", "Invalid value")):
+        return said
+    return "host, port or password cannot be told apart: write what is special in a password as %2F, %23, …"
+
+
+def as_cluster(node: ServerSettings) -> ServerSettings:
+    """
+    Return the settings of the cluster that a node belongs to. No I/O.
+
+    Raises:
+        ConnectionKindError: it is not reached by host and port.
+
+    """
+    if node.kind != "node" or "path" in node.settings:
+        raise ConnectionKindError(node, "a node of a cluster is reached by host and port")
+    where = {"host": "localhost", "port": 6379, **node.settings}
+    settings = {name: value for name, value in node.settings.items() if name not in ("host", "port", "db")}
+    return replace(node, kind="cluster", settings=settings, nodes=((where["host"], int(where["port"])),))
 
 
 def _chosen(settings: dict[str, Any], original_class: type[Any]) -> dict[str, Any]:

@@ -66,24 +66,56 @@ class GeventUnixConnection(UnixDomainSocketConnection):
         return _first_that_answers(addresses, gevent_socket.socket, lambda: self.socket_connect_timeout, self.path)
 
 
+class _BoundedSocket:
+    """A socket whose every wait ends with the call, also where bytes go on coming one by one."""
+
+    def __init__(self, sock: Any, deadline: Deadline) -> None:
+        self._wrapped = sock
+        self._deadline = deadline
+        self._timeout: Any = sock.gettimeout()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapped, name)
+
+    def settimeout(self, seconds: float | None) -> None:
+        self._timeout = seconds
+        self._wrapped.settimeout(seconds)
+
+    def sendall(self, data: Any) -> None:
+        self._apply_deadline()
+        self._wrapped.sendall(data)
+
+    def recv(self, *arguments: Any) -> Any:
+        self._apply_deadline()
+        return self._wrapped.recv(*arguments)
+
+    def recv_into(self, *arguments: Any) -> Any:
+        self._apply_deadline()
+        return self._wrapped.recv_into(*arguments)
+
+    def _apply_deadline(self) -> None:
+        if self._timeout == 0:
+            return  # a look at what is there, without a wait
+        left = self._deadline.left_s(self._timeout)
+        if left is not None and left <= _SHORTEST_S:
+            raise TimeoutError("the limit of the call is over")
+        self._wrapped.settimeout(left)
+
+
 class _WithDeadline:
     """Gives every send and every read what is left of the call's deadline."""
 
-    _sock: Any
     socket_timeout: Any
     _deadline: Deadline
+    _bounded: Any = None
 
-    def send_packed_command(self, *args: Any, **options: Any) -> Any:
-        self._apply_deadline()
-        return super().send_packed_command(*args, **options)  # type: ignore[misc]  # the next class has it
+    @property
+    def _sock(self) -> Any:
+        return self._bounded
 
-    def read_response(self, *args: Any, **options: Any) -> Any:
-        self._apply_deadline()
-        return super().read_response(*args, **options)  # type: ignore[misc]  # the next class has it
-
-    def _apply_deadline(self) -> None:
-        if self._sock is not None:
-            self._sock.settimeout(self._deadline.left_s(self.socket_timeout))
+    @_sock.setter
+    def _sock(self, sock: Any) -> None:
+        self._bounded = None if sock is None else _BoundedSocket(sock, self._deadline)
 
 
 class PlainConnection(_WithDeadline, Connection):
@@ -171,7 +203,7 @@ def _resolve_within(limit_s: float, host: str, port: int, family: int) -> Any:
     def resolve() -> None:
         try:
             answer.append(socket.getaddrinfo(host, port, family, socket.SOCK_STREAM))
-        except OSError as error:
+        except Exception as error:  # also of a name that is none: a UnicodeError
             answer.append(error)
         finally:
             done.release()
@@ -179,6 +211,6 @@ def _resolve_within(limit_s: float, host: str, port: int, family: int) -> Any:
     start_thread(resolve)
     if not done.acquire(True, limit_s):
         raise TimeoutError(f"the name {host!r} was not resolved in time")
-    if isinstance(answer[0], OSError):
+    if isinstance(answer[0], Exception):
         raise answer[0]
     return answer[0]

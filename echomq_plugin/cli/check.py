@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 
-import redis
-from redis.exceptions import RedisClusterException, RedisError
-
 from echomq_plugin.connections import Connections
 from echomq_plugin.errors import RedisCallError, ServerUnsuitableError
 from echomq_plugin.keys import QueueKeys, key_part
 from echomq_plugin.options import LockOptions
 from echomq_plugin.server_check import PERMISSIONS, ServerReport, check_server
+from echomq_plugin.server_settings import as_cluster
 
 
 def run_check(redis_url: str, queue: str, options: LockOptions, *, cluster: bool, as_json: bool) -> int:
@@ -31,13 +29,15 @@ def run_check(redis_url: str, queue: str, options: LockOptions, *, cluster: bool
 
     """
     keys = QueueKeys(options.prefix, key_part("queue", queue))
+    connections = Connections(redis_url, call_limit_ms=options.call_limit)
+    if cluster:
+        # Not by the driver's own cluster client: its calls have no limit, and it expects a cluster to answer.
+        connections.server = as_cluster(connections.server)
     report, error = None, None
     try:
-        source = redis.RedisCluster.from_url(redis_url) if cluster else redis_url
-        report = check_server(Connections(source, call_limit_ms=options.call_limit), [keys])
+        report = check_server(connections, [keys])
         report = replace(report, warnings=report.warnings + options.warnings)
-    except (RedisCallError, ServerUnsuitableError, RedisError, RedisClusterException) as caught:
-        # The last two: no node of a cluster answers.
+    except (RedisCallError, ServerUnsuitableError) as caught:
         error = str(caught)
     if as_json:
         print(json.dumps({"fit": error is None, "error": error, **(asdict(report) if report else {})}))

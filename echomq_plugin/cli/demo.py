@@ -59,7 +59,7 @@ def run_demo(redis_url: str | None, *, as_json: bool) -> int:
         try:
             check_server(connections, [QueueKeys(plan.prefix, QUEUE)])
         except EchoMQError as error:
-            print(f"error: {url}: {error}", file=sys.stderr)
+            print(f"error: {error}", file=sys.stderr)
             return 1
         client: Any = stack.enter_context(redis.Redis.from_url(url, decode_responses=True))
         stack.callback(_remove_keys, client, plan.prefix)

@@ -35,6 +35,13 @@ def test_a_queue_without_a_hash_tag_is_refused_at_start_with_what_to_write(clust
     assert "prefix='{emq}'" in str(refused.value)
 
 
+def test_a_node_that_is_taken_for_a_single_server_is_refused_with_the_client_to_pass(cluster, pm) -> None:
+    elsewhere = next(node for node in cluster.nodes if node is not cluster.owner("emq:{mail}:held"))
+    plugin = attach(pm, elsewhere.url, "{mail}", OPTIONS)
+    with pytest.raises(ServerUnsuitableError, match=re.escape("connect with redis.RedisCluster")):
+        plugin.start()
+
+
 def test_a_queue_that_comes_later_is_refused_too(cluster, pm) -> None:
     plugin = attach(pm, cluster.connection(), "{mail}", OPTIONS)
     plugin.start()

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import redis
+from faults.proxy import Fault, FaultProxy, drip, every_command, reply, swallow
 
 from echomq_plugin.embedded import EmbeddedServer, free_port
 
@@ -74,14 +75,66 @@ def test_a_server_that_does_not_answer_is_said_without_a_traceback(more: list[st
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("more", [[], ["--cluster", "--queue", "{mail}"]], ids=["one node", "a cluster"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        swallow,
+        drip,
+        reply(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+        reply(b"+OK\r\n"),
+        reply(b":5\r\n"),
+        reply(b"%1\r\n+a\r\n+b\r\n"),
+    ],
+    ids=["nothing", "byte by byte", "HTTP", "a status", "a number", "a map"],
+)
+def test_a_server_that_is_no_redis_is_an_error_in_time_and_no_traceback(
+    server: EmbeddedServer, answer: Fault, more: list[str]
+):
+    with FaultProxy(server.port) as proxy:
+        proxy.on(every_command, answer)
+        done = check("--redis-url", f"redis://worker:secret@127.0.0.1:{proxy.port}", *more, ECHOMQ_CALL_LIMIT_MS="1000")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith(("error: Redis gave no answer to ", "error: the server answered a script with "))
+    assert done.stderr == ""
+    assert "secret" not in done.stdout
+
+
+def test_a_name_that_is_none_is_an_error_and_no_traceback():
+    done = check("--redis-url", "redis://redis..invalid:6379")
+    assert done.returncode == 1
+    assert "UnicodeError" in done.stdout
+    assert done.stderr == ""
+
+
+def test_one_server_is_no_cluster(server: EmbeddedServer):
+    done = check("--redis-url", server.url, "--cluster", "--queue", "{mail}")
+    assert done.returncode == 1
+    assert "connect as to one server" in done.stdout
+
+
+@pytest.mark.parametrize("more", [[], ["--cluster"]], ids=["one node", "a cluster"])
+@pytest.mark.parametrize(
+    "url", ["redis://:se/cret@localhost", "redis://:se#cret@localhost", "redis://:se\u2100ret@localhost"]
+)
+def test_a_url_that_cannot_be_read_is_a_mistake_of_the_caller_and_its_password_is_not_told(url: str, more: list[str]):
+    done = check("--redis-url", url, *more)
+    assert done.returncode == 2
+    assert "write what is special in a password as %2F" in " ".join(done.stderr.split())
+    assert "'se" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "variables", "said"),
     [
         (["--redis-url", "localhost"], {}, "redis://host:port/db"),
+        (["--redis-url", "localhost", "--cluster"], {}, "redis://host:port/db"),
+        (["--redis-url", "unix:///sock", "--cluster"], {}, "host and port"),
         (["--queue", "a:b"], {}, "a:b"),
         ([], {"ECHOMQ_LOCK_DURATION": "soon"}, "ECHOMQ_LOCK_DURATION"),
     ],
-    ids=["URL", "queue", "environment"],
+    ids=["URL", "URL of a cluster", "path of a cluster", "queue", "environment"],
 )
 def test_what_the_caller_got_wrong_is_a_mistake_of_the_caller(arguments, variables, said):
     done = check(*arguments, **variables)

@@ -91,6 +91,14 @@ def cut_in_the_middle(exchange: Exchange) -> None:
     raise Cut
 
 
+def drip(exchange: Exchange) -> None:
+    """Answer a byte now and then, for as long as the client listens, with a reply that never ends."""
+    exchange.answer(b"$1000000\r\n")
+    while True:
+        native_sleep(0.1)
+        exchange.answer(b"x")
+
+
 def swallow_reply(exchange: Exchange) -> None:
     """Let the server run the command, and leave the client waiting on an open connection."""
     exchange.ask()
