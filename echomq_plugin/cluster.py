@@ -71,6 +71,11 @@ class ClusterClient:
         self._address_of(0)
         return [self._node(address) for address in dict.fromkeys(address for _, _, address in self._slots)]
 
+    def learn_slots(self) -> None:
+        """Ask who has which slots, unless that is known. Switches greenlets."""
+        if not self._slots:
+            self._slots = self._ask_for_slots()
+
     def pools(self) -> list[Any]:
         """Return the pools of all its connections."""
         return [node.connection_pool for node in self._nodes.values()]
@@ -95,8 +100,7 @@ class ClusterClient:
         return node
 
     def _address_of(self, slot: int) -> Address:
-        if not self._slots:
-            self._slots = self._ask_for_slots()
+        self.learn_slots()
         for first, last, address in self._slots:
             if first <= slot <= last:
                 return address

@@ -118,7 +118,13 @@ class Renewal:
     def _renew(self, due: list[TrackedLock], hub_blocked_ms: int, losses: defaultdict[str, Losses]) -> list[Failure]:
         failures: list[Failure] = []
         rounds = plan_rounds(due, self._batch_size)
+        unanswered: dict[str, RedisCallError] = {}
         for number, batches in enumerate(rounds):
+            # Round after round these would take their whole limit, and hold up the other nodes of a cluster.
+            again = unanswered.keys() & batches.keys()
+            failures += [Failure(queue, _ids(batches.pop(queue)), unanswered[queue]) for queue in again]
+            if not batches:
+                continue
             sent_at = self._now_ms()
             try:
                 replies = self._send(batches)  # switches greenlets
@@ -134,6 +140,8 @@ class Renewal:
             for (queue, locks), reply in zip(batches.items(), replies, strict=True):
                 if isinstance(reply, RedisCallError):
                     failures += self._renew_the_others(queue, locks, reply)
+                    if not _is_wrong_type(reply):
+                        unanswered[queue] = reply
                     continue
                 with self._table.lock:
                     settled = self._table.tracked.settle(locks, reply, sent_at)
@@ -159,12 +167,12 @@ class Renewal:
             found = self._scripts.look_up(self._keys(queue), [lock.job_id for lock in suspects])
         except Exception as error:
             return [Failure(queue, _ids(suspects), error)]
-        failures: list[Failure] = []
+        ours: list[TrackedLock] = []
         forgotten: list[TrackedLock] = []
         for lock, ownership in zip(suspects, found, strict=True):
             if ownership.lock_token == lock.token:
                 # Not lost: while a cluster moves a slot, the frozen script looks for some locks on the wrong node.
-                failures += self._renew_by_key(lock)
+                ours.append(lock)
             elif self._server_forgot(lock, ownership):
                 forgotten.append(lock)
             else:
@@ -172,7 +180,7 @@ class Renewal:
         not_restored = self._restore(queue, forgotten) if forgotten else []
         if not not_restored:
             losses += [(lock, "missing") for lock in forgotten]
-        return failures + not_restored
+        return not_restored + self._renew_each(queue, ours)
 
     def _lose(self, losses: Losses, hub_blocked_ms: int) -> None:
         """Untrack locks that are lost and report them, in one step: none is dropped without a word."""
@@ -232,6 +240,10 @@ class Renewal:
         """
         if not _is_wrong_type(error):
             return [Failure(queue, _ids(locks), error)]
+        return self._renew_each(queue, locks)
+
+    def _renew_each(self, queue: str, locks: list[TrackedLock]) -> list[Failure]:
+        """Renew one by one; where there is no answer the rest is left for the retry. Switches greenlets."""
         failures: list[Failure] = []
         for number, lock in enumerate(locks):
             failed = self._renew_by_key(lock)

@@ -110,12 +110,16 @@ class Wire:
         """Run commands in one round trip, or side by side on a cluster; an error stands in for its own reply."""
         if not commands:
             return []
+        if self.connections.is_cluster and len(commands) > 1:
+            # Asked once: a node that hangs would be asked by some of these each time, and always by the same.
+            self.connections.call(operation, lambda client: client.learn_slots())
+            # Each under a limit of its own: a node that hangs must not cost the others their answers.
+            call = partial(self.connections.call, operation)
+            return _side_by_side([partial(call, partial(_evaluated, command=command)) for command in commands])
 
         def ask(client: Client) -> list[Any]:
             if len(commands) == 1:
                 return [_evaluated(client, commands[0])]
-            if self.connections.is_cluster:
-                return _side_by_side([partial(_evaluated, client, command) for command in commands])
             pipeline = client.pipeline(transaction=False)
             for command in commands:
                 pipeline.execute_command(*command.words())
@@ -166,7 +170,9 @@ def _reply_or_error(call: Callable[[], Any]) -> Any:
 
 
 def call_error(operation: str, error: BaseException) -> RedisCallError:
-    """Make the error of one reply among many."""
+    """Make the error of one reply among many; one that is such already stays as it is."""
+    if isinstance(error, RedisCallError):
+        return error
     failure = RedisCallError(operation, f"{type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure

@@ -130,3 +130,29 @@ def test_a_start_on_a_node_that_is_stopped_is_undecided_and_given_up_when_it_goe
         node.signal(signal.SIGCONT)
     eventually(lambda: plugin.manager.wait_until_idle(0))
     eventually(lambda: plugin.stop(timeout_ms=0))
+
+
+def test_a_node_that_hangs_costs_no_lock_on_the_others(cluster, pm, recorder) -> None:
+    queues = [f"{{q{number}}}" for number in range(6)]
+    options = LockOptions(lock_duration=6_000, lock_renew_time=2_000, call_limit_ms=1_000, stalled_interval=60_000)
+    plugin = attach(pm, cluster.connection(), queues[0], options)
+    plugin.start()
+    for queue in queues:
+        plugin.job_start(queue, "1")
+    owners = {queue: cluster.owner(f"emq:{queue}:1:lock") for queue in queues}
+    on_it = {queue for queue in queues if owners[queue] is owners[queues[0]]}
+    node = owners[queues[0]]
+    timeouts = {each: each.config_get("cluster-node-timeout") for each in cluster.clients.values()}
+    for each in cluster.clients.values():
+        each.config_set("cluster-node-timeout", 60_000)  # the others are to go on
+    node.signal(signal.SIGSTOP)
+    try:
+        eventually(lambda: {queue for queue, _, _ in recorder.lost} >= on_it, "its own have run out")
+        recorder.renewed.clear()
+        eventually(lambda: recorder.renewed.count("1") >= 2 * (len(queues) - len(on_it)), "the others' go on")
+    finally:
+        node.signal(signal.SIGCONT)
+        for each, timeout in timeouts.items():
+            each.config_set("cluster-node-timeout", timeout["cluster-node-timeout"])
+    assert {queue for queue, _, _ in recorder.lost} == on_it
+    plugin.stop(timeout_ms=0)
