@@ -68,7 +68,9 @@ def read_logs(logs: list[Path], died: dict[Path, int], lock_duration: int) -> Se
                 seen.losses[rest[1]] += 1
                 seen.reported[rest[0]] += 1
                 ended.setdefault(rest[0], int(rest[2]))
-                if rest[1] != "expired" and int(at) < trusted.get(rest[0], NEVER):  # else its time was over anyway
+                if rest[1] == "expired":
+                    seen.invented += int(at) < trusted.get(rest[0], 0)
+                elif int(at) < trusted.get(rest[0], NEVER):  # else its time was over anyway
                     to_check.add(rest[0])
             elif kind == "end":
                 ended.setdefault(rest[0], int(at))

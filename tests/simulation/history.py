@@ -37,6 +37,7 @@ class Run:
         self.began_at = worker.machine.world.now
         self.reported: str | None = None
         self.not_ours_since: int | None = None
+        self.trusted_until = 0
 
     def __repr__(self) -> str:
         return f"run of {self.delivery.name} on {self.worker.name} ({self.token})"
@@ -106,6 +107,8 @@ class History:
             self._broken(f"{lost} is reported to {worker.name}, which runs no such job")
             return
         run.reported = lost.reason
+        if lost.reason == "expired" and self.world.now < run.trusted_until:
+            self._broken(f"an invented loss: {lost}, {run.trusted_until - self.world.now} ms before its deadline")
         if lost.reason != "expired" and self.server.get(run.lock_key) == run.token:
             self._broken(f"an invented loss: {lost}, and the server still has it")
 
@@ -204,6 +207,7 @@ class History:
             run.not_ours_since = now
         if run.believes(now) and run.deadline() > max(has_until, self.forgotten.lock_end(run.token)):
             self._broken(f"the belief outlasts the lock, which the server did not forget: {run}")
+        run.trusted_until = max(run.trusted_until, run.deadline())
         if run.reported is not None or worker.machine.paused:
             return
         if not run.tracked():

@@ -123,6 +123,18 @@ def missing_waits_for_the_deadline() -> Iterator[None]:
 
 
 @contextmanager
+def deadline_comes_early() -> Iterator[None]:
+    """A lock is called expired after two thirds of its life."""
+
+    def expired(self: TrackedLocks, now: int, hub_blocked_ms: int = 0) -> Any:
+        by = now - hub_blocked_ms - self.lock_duration * 2 // 3
+        return self.lose([(lock, "expired") for lock in self._locks.values() if lock.renewed_at <= by], now)
+
+    with mock.patch.object(TrackedLocks, "expired", expired):
+        yield
+
+
+@contextmanager
 def interrupted_stays_forgotten() -> Iterator[None]:
     """The entry of an interrupted run that the server forgot is not written again."""
     with mock.patch.object(Renewal, "_bring_back", return_value=None):
@@ -233,6 +245,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
         release_without_the_token_once_anything_was_forgotten,
         count_moved_twice_once_anything_was_forgotten,
         missing_waits_for_the_deadline,
+        deadline_comes_early,
         interrupted_stays_forgotten,
         count_moved_in_the_drop,
         give_up_takes_the_entry,
