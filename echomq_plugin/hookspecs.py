@@ -159,7 +159,8 @@ def echomq_job_abandoned(job: StalledJob) -> None:
     Arguments:
         job: the job, with its count.
 
-    Result: ignored. Raises: logged with the plugin's name; the job is given up all the same.
+    Result: ignored. Raises: logged with the plugin's name; the job is given up all the same, but where Redis gave no
+    answer (``RedisCallError``, ``redis.RedisError``): then the entry stays, and the hook is called again.
 
     """
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pluggy
+import redis
 
 from echomq_plugin.callers import Caller
 from echomq_plugin.entries import EntryData
-from echomq_plugin.errors import EchoMQError, HookTimeLimitError, NobodyPutBackError
+from echomq_plugin.errors import EchoMQError, HookTimeLimitError, NobodyPutBackError, RedisCallError
 from echomq_plugin.events import CheckFailed, JobAbandoned, JobRecovered, JobsFoundDead, Report, StalledJob
 from echomq_plugin.hook_calls import call_each
 from echomq_plugin.keys import QueueKeys
@@ -100,9 +101,17 @@ class Recovery:
         )
         dead = [(claimed.job_id, claimed.token)]
         if job.stalled_count > self._options.max_stalled_count:
-            for _ in self._call("echomq_job_abandoned", job, caller):
+            unanswered: Exception | None = None
+            for _, error in self._call("echomq_job_abandoned", job, caller):
+                if isinstance(error, RedisCallError | redis.RedisError):
+                    unanswered = error
                 if not may_go_on():
                     return
+            if unanswered is not None:
+                # The host may not have failed the job, and the entry is all that still knows of it.
+                self._scripts.return_claims(keys, claim_token, dead)
+                self._report_failure(keys.queue, unanswered)
+                return
             self._scripts.drop_entries(keys, claim_token, dead, forget_count=True)
             self._outbox(JobAbandoned(job))
             return

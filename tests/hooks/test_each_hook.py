@@ -7,6 +7,7 @@ from typing import Any
 
 import gevent
 import pytest
+import redis
 from faults.waiting import eventually
 
 from echomq_plugin import FinishResult, LockHeldError, StalledJob, hookimpl_for
@@ -276,6 +277,31 @@ def test_hook_echomq_job_abandoned(app: App) -> None:
     with until:
         while app.connection.exists("emq:mail:held", "emq:mail:stalled-count"):
             gevent.sleep(0.01)
+
+
+def test_a_job_whose_giving_up_redis_did_not_answer_is_given_up_again(app: App) -> None:
+    failed: list[str] = []
+
+    class Host:
+        @hookimpl_for(app.pm)
+        def echomq_job_abandoned(self, job: StalledJob) -> None:
+            if not failed:
+                failed.append(job.job_id)
+                raise redis.ConnectionError("the host's own Redis is away")
+
+    app.pm.register(Host())
+    _leave_a_dead_workers_job(app, count=1)
+
+    _sweep_twice(app)
+
+    [call] = app.recording.wait_for("echomq_check_failed")
+    assert isinstance(call["error"], redis.ConnectionError)
+    assert app.connection.hget("emq:mail:held", "7") == b"dead-token"
+    # Free to be claimed again, and counted again for the same death.
+    eventually(lambda: app.connection.hgetall("emq:mail:held-claim") == {b"7": b"relied on: dead-token 0"})
+    _sweep_twice(app)
+    eventually(lambda: not app.connection.exists("emq:mail:held"))
+    assert [each["job"].stalled_count for each in app.recording.of("echomq_job_abandoned")] == [2, 2]
 
 
 # -- bad plugins -------------------------------------------------------------------------------------------------------
