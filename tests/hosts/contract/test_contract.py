@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 from contract_faults import FAULTS, Fault
@@ -75,30 +74,16 @@ def run_once(fault, folder):
         getattr(HostContract, fault.test)(shelf)
 
 
-@pytest.fixture(scope="module")
-def outcomes(request, tmp_path_factory) -> dict[Fault, Future]:
-    """Each test takes seconds in which it waits, so they all run side by side."""
-    folder = tmp_path_factory.mktemp("hosts")
-    wanted = [
-        item.callspec.params["fault"]
-        for item in request.session.items
-        if item.module is request.module and hasattr(item, "callspec")
-    ]
-    with ThreadPoolExecutor(4) as pool:
-        yield {fault: pool.submit(run, fault, folder / str(number)) for number, fault in enumerate(wanted)}
-        pool.shutdown(cancel_futures=True)
-
-
 def test_each_test_of_the_contract_has_a_fault_that_it_finds():
     """A test that no fault fails may as well not be there."""
     assert {fault.test for faults in FAULTS.values() for fault in faults} == set(TESTS)
 
 
 @pytest.mark.parametrize("fault", CASES)
-def test_a_host_passes_until_it_breaks_a_rule(outcomes, fault):
+def test_a_host_passes_until_it_breaks_a_rule(fault, tmp_path):
     """And then the test of that rule fails, and for that reason."""
     if fault.patch is None:
-        outcomes[fault].result()
+        run(fault, tmp_path)
     else:
         with pytest.raises(BaseException, match=fault.says):  # pytest's own failure is no Exception
-            outcomes[fault].result()
+            run(fault, tmp_path)
