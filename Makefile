@@ -13,7 +13,7 @@ demo: $(VENV)/demo
 	$(BIN)/echomq-plugin demo $(ARGS)
 
 test: $(VENV)/tox
-	$(BIN)/tox run $(if $(PYTHONS),--discover $(PYTHONS)) $(ARGS)
+	$(BIN)/tox run-parallel --parallel 2 --parallel-no-spinner $(if $(PYTHONS),--discover $(PYTHONS)) $(ARGS)
 
 # Any number of seeded histories of the deterministic simulation; `make test` runs 2 000.
 SEEDS ?= 20000

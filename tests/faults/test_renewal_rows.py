@@ -250,7 +250,10 @@ def test_a_worker_that_stood_still_for_longer_than_its_lock_touches_nothing_of_t
     finally:
         stopped.send_signal(signal.SIGCONT)
     [said] = end_of(stopped)
-    assert said == {"reported": [["1", "taken"]], "believed": False, "finish": "lost"}
+    [[job_id, reason]] = said["reported"]
+    # Whether Redis could still be asked before the deadline was judged depends on where the stop caught it.
+    assert (job_id, reason in {"taken", "expired"}) == ("1", True)
+    assert (said["believed"], said["finish"]) == (False, "lost")
     assert client.get("emq:mail:1:lock") == lock.token.encode()
     assert client.hget("emq:mail:held", "1") == lock.token.encode()
     assert client.pttl("emq:mail:1:lock") > 0
