@@ -220,6 +220,8 @@ def _recovered(sight: Sight) -> set[str]:
 
 
 def _remove_keys(client: Any, prefix: str) -> None:
+    # A call that SIGTERM ended has left its replies unread.
+    client.connection_pool.disconnect()
     try:
         for key in list(client.scan_iter(match=f"{prefix}:*", count=1_000)):
             client.delete(key)

@@ -107,7 +107,8 @@ def test_killing_all_who_wait_for_their_turn_frees_every_turn(proxy, plugin, cli
         plugin.job_finish(started, "completed")  # it was quicker than the kill
     eventually(lambda: plugin.manager.wait_until_idle(0))
     replies_are_ones_own(plugin, client)
-    assert client.keys("emq:mail:*:lock") == []
+    # What the proxy still held back may have come after the release of its lock: nobody renews that one.
+    eventually(lambda: client.keys("emq:mail:*:lock") == [])
 
 
 def test_two_greenlets_that_finish_one_job_at_once_give_its_lock_back_once(proxy, plugin, client):
