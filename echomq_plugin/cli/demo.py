@@ -52,7 +52,7 @@ def run_demo(redis_url: str | None, *, as_json: bool) -> int:
 
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_ended_by_sigterm())
+        end_if_told = stack.enter_context(_sigterm_noted())
         url = redis_url or stack.enter_context(EmbeddedServer()).url
         plan = DemoPlan(url, f"demo-{uuid.uuid4().hex[:8]}", os.getpid())
         connections = Connections(url, call_limit_ms=5_000)
@@ -64,7 +64,7 @@ def run_demo(redis_url: str | None, *, as_json: bool) -> int:
         client: Any = stack.enter_context(redis.Redis.from_url(url, decode_responses=True))
         stack.callback(_remove_keys, client, plan.prefix)
         view = stack.enter_context(view_for(plan, to_stderr=as_json))
-        demo = Demo(plan, client, view)
+        demo = Demo(plan, client, view, end_if_told)
         summary = demo.run()
         view.end(summary)
     if as_json:
@@ -80,15 +80,19 @@ class Demo:
         plan: how much of everything.
         client: a ``redis.Redis`` with ``decode_responses``.
         view: shows what happens.
+        end_if_told: called between looks; may raise SystemExit.
 
     Attributes:
         failed: whether the story could not be told to its end.
 
     """
 
-    def __init__(self, plan: DemoPlan, client: Any, view: View) -> None:
+    def __init__(
+        self, plan: DemoPlan, client: Any, view: View, end_if_told: Callable[[], object] = lambda: None
+    ) -> None:
         self.plan = plan
         self.view = view
+        self._end_if_told = end_if_told
         self.watch = Watch(plan, client)
         self._client = client
         self.failed = False
@@ -160,6 +164,7 @@ class Demo:
 
     def _until(self, condition: Callable[[Sight], bool], what: str) -> None:
         while True:
+            self._end_if_told()
             sight = self.watch.look(tuple(self._live))
             self.view.show(sight, tuple(self._live), self.watch.book)
             if condition(sight):
@@ -220,7 +225,7 @@ def _recovered(sight: Sight) -> set[str]:
 
 
 def _remove_keys(client: Any, prefix: str) -> None:
-    # A call that SIGTERM ended has left its replies unread.
+    # A call that Ctrl-C ended has left its replies unread.
     client.connection_pool.disconnect()
     try:
         for key in list(client.scan_iter(match=f"{prefix}:*", count=1_000)):
@@ -230,14 +235,16 @@ def _remove_keys(client: Any, prefix: str) -> None:
 
 
 @contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM clean up as Ctrl-C does: workers, server and keys."""
+def _sigterm_noted() -> Iterator[Callable[[], None]]:
+    """Note SIGTERM, for what is yielded to raise SystemExit then. Raised by the handler itself it could get lost."""
+    told: list[int] = []
 
-    def end(number: int, _: object) -> None:
-        sys.exit(128 + number)
+    def end_if_told() -> None:
+        if told:
+            sys.exit(128 + told[0])
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
     try:
-        yield
+        yield end_if_told
     finally:
         signal.signal(signal.SIGTERM, before)
