@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 # tox asks each of these for its version, besides what is on PATH.
 PYENV_ROOT ?= $(HOME)/.pyenv
 PYTHONS := $(wildcard $(PYENV_ROOT)/versions/3.1[0-9].*/bin/python)
+DISCOVER := $(if $(PYTHONS),--discover $(PYTHONS))
 
 .PHONY: demo test simulate lint clean
 
@@ -13,7 +14,14 @@ demo: $(VENV)/demo
 	$(BIN)/echomq-plugin demo $(ARGS)
 
 test: $(VENV)/tox
-	$(BIN)/tox run-parallel --parallel 2 --parallel-no-spinner $(if $(PYTHONS),--discover $(PYTHONS)) $(ARGS)
+ifdef ARGS
+	$(BIN)/tox run $(DISCOVER) $(ARGS)
+else
+	status=0; \
+	$(BIN)/tox run -m working $(DISCOVER) || status=$$?; \
+	$(BIN)/tox run-parallel -m waiting --parallel 2 --parallel-no-spinner $(DISCOVER) || status=$$?; \
+	exit $$status
+endif
 
 # Any number of seeded histories of the deterministic simulation; `make test` runs 2 000.
 SEEDS ?= 20000

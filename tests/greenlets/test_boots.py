@@ -64,7 +64,7 @@ def test_a_hundred_first_jobs_check_the_server_once(server, client, pm, monkeypa
     checks = []
     check = plugin_module.check_server
     monkeypatch.setattr(plugin_module, "check_server", lambda *given: checks.append(given) or check(*given))
-    plugin = attach(pm, server.url, "mail", LockOptions(lock_duration=6_000))
+    plugin = attach(pm, server.url, "mail", LockOptions())
     jobs = [gevent.spawn(plugin.job_start, "mail", number) for number in range(100)]
     gevent.joinall(jobs, timeout=60, raise_error=True)
     assert len(checks) == 1
