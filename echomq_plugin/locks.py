@@ -103,12 +103,24 @@ class Lock:
         """
         return self.owner.confirm(self)
 
-    def confirm_in_time(self) -> bool:
+    def confirm_in_time(self, *, despite: tuple[type[BaseException], ...] = ()) -> bool:
         """
         Ask as ``confirm`` does until Redis answers, or until the lock has surely run out: then it is not ours.
 
         For hosts that have nothing better to do with a finished run until then. Switches greenlets.
+
+        Args:
+            despite: what may be raised into the wait without ending it: the host's time limit, of a run that has ended.
+                A loser must not write that it failed.
+
         """
+        while True:
+            try:
+                return self._confirm_in_time()
+            except despite:
+                pass
+
+    def _confirm_in_time(self) -> bool:
         while self.believed:
             try:
                 return self.confirm()

@@ -75,12 +75,6 @@ class Run:
         self.plugin.pm.hook.echomq_job_finish(lock=self.lock, outcome=outcome)
 
     def _check(self) -> None:
-        while True:
-            try:
-                ours = self.lock.confirm_in_time()
-                break
-            except Interrupt:
-                pass  # the time limit of an actor that has ended: a loser must not write that it failed
-        if not ours:
+        if not self.lock.confirm_in_time(despite=(Interrupt,)):
             self._lose(self)
             raise SkipMessage(f"the lock of message {self.lock.job_id!r} is lost")
