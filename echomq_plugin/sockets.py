@@ -20,8 +20,6 @@ from redis.connection import Connection, SSLConnection, UnixDomainSocketConnecti
 
 from echomq_plugin.native import allocate_lock, start_thread
 
-_SHORTEST_S = 0.001
-
 
 class Deadline:
     """When the call that is under way in one native thread has to be over."""
@@ -40,8 +38,19 @@ class Deadline:
         self._at = None
 
     def left_s(self, otherwise: float) -> float:
-        """Return the seconds that are left, a little at least; ``otherwise`` outside of a call."""
-        return otherwise if self._at is None else max(_SHORTEST_S, self._at - time.monotonic())
+        """
+        Return the seconds that are left; ``otherwise`` outside of a call.
+
+        Raises:
+            TimeoutError: there are none.
+
+        """
+        if self._at is None:
+            return otherwise
+        left = self._at - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the limit of the call is over")
+        return left
 
 
 class GeventConnection(Connection):
@@ -94,12 +103,8 @@ class _BoundedSocket:
         return self._wrapped.recv_into(*arguments)
 
     def _apply_deadline(self) -> None:
-        if self._timeout == 0:
-            return  # a look at what is there, without a wait
-        left = self._deadline.left_s(self._timeout)
-        if left is not None and left <= _SHORTEST_S:
-            raise TimeoutError("the limit of the call is over")
-        self._wrapped.settimeout(left)
+        if self._timeout != 0:  # else it is a look at what is there, without a wait
+            self._wrapped.settimeout(self._deadline.left_s(self._timeout))
 
 
 class _WithDeadline:
