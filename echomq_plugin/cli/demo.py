@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 import redis
 
@@ -59,7 +60,7 @@ def run_demo(redis_url: str | None, *, as_json: bool) -> int:
         try:
             check_server(connections, [QueueKeys(plan.prefix, QUEUE)])
         except EchoMQError as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {_without_password(url)}: {error}", file=sys.stderr)
             return 1
         client: Any = stack.enter_context(redis.Redis.from_url(url, decode_responses=True))
         stack.callback(_remove_keys, client, plan.prefix)
@@ -222,6 +223,12 @@ class Demo:
 
 def _recovered(sight: Sight) -> set[str]:
     return {job_id for figures in sight.figures.values() for job_id in figures.recovered}
+
+
+def _without_password(url: str) -> str:
+    """Return what names the server: a password can be in front of the host, or among the options behind."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 def _remove_keys(client: Any, prefix: str) -> None:

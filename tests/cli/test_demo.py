@@ -159,9 +159,15 @@ def test_the_exit_code_is_0_only_when_all_went_well(server, monkeypatch, capsys,
 
 def test_a_server_that_does_not_answer_is_named(capsys):
     assert run_demo("redis://127.0.0.1:1", as_json=False) == 1
-    said = capsys.readouterr().err
-    assert "Redis gave no answer" in said
-    assert "127.0.0.1:1" in said
+    assert "redis://127.0.0.1:1: Redis gave no answer" in capsys.readouterr().err
+
+
+def test_a_server_is_named_without_its_password(capsys):
+    for url in ("redis://worker:secret@127.0.0.1:1/3", "redis://127.0.0.1:1/3?username=worker&password=secret"):
+        assert run_demo(url, as_json=False) == 1
+        said = capsys.readouterr().err
+        assert "redis://127.0.0.1:1/3: Redis gave no answer" in said
+        assert "secret" not in said
 
 
 def test_without_a_url_the_demo_starts_a_server_and_stops_it(monkeypatch):
