@@ -29,6 +29,8 @@ _SETTINGS = frozenset(
     ]
 )
 
+_DEFAULT_ADDRESS = {"host": "localhost", "port": 6379}
+
 _MANNERS = frozenset(["protocol", "client_name", "parser_class", "socket_read_size"])
 """How one talks with a server; the rest says with which, and as whom."""
 
@@ -60,7 +62,7 @@ class ServerSettings:
         return self._comparable() == other._comparable()
 
     def _comparable(self) -> ServerSettings:
-        settings = {"db": 0} if "path" in self.settings else {"host": "localhost", "port": 6379, "db": 0}
+        settings = {"db": 0} if "path" in self.settings else {**_DEFAULT_ADDRESS, "db": 0}
         settings |= {name: value for name, value in self.settings.items() if value is not None and name not in _MANNERS}
         return replace(self, settings=settings)
 
@@ -127,7 +129,7 @@ def as_cluster(node: ServerSettings) -> ServerSettings:
     """
     if node.kind != "node" or "path" in node.settings:
         raise ConnectionKindError(node, "a node of a cluster is reached by host and port")
-    where = {"host": "localhost", "port": 6379, **node.settings}
+    where = {**_DEFAULT_ADDRESS, **node.settings}
     settings = {name: value for name, value in node.settings.items() if name not in ("host", "port", "db")}
     return replace(node, kind="cluster", settings=settings, nodes=((where["host"], int(where["port"])),))
 
