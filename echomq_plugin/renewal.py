@@ -8,26 +8,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from echomq_plugin.errors import RedisCallError
 from echomq_plugin.events import LocksLost, LocksRenewed, LostLock, LostReason, Report
+from echomq_plugin.failures import Failure, failure_of
 from echomq_plugin.keys import QueueKeys
+from echomq_plugin.releases import Releases
 from echomq_plugin.scripts import Batch, Ownership, Scripts
 from echomq_plugin.table import LockTable, PendingRelease
 from echomq_plugin.tracking import TrackedLock
-from echomq_plugin.wire import MOST_IDS_A_CALL, chunks
 
 Losses = list[tuple[TrackedLock, LostReason]]
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A call that gave no usable answer: ``job_ids`` of ``queue`` are as they were, whatever the server did."""
-
-    queue: str
-    job_ids: tuple[str, ...]
-    error: BaseException
 
 
 def plan_rounds(due: Iterable[TrackedLock], batch_size: int) -> list[dict[str, list[TrackedLock]]]:
@@ -84,6 +75,7 @@ class Renewal:
         self._batch_size = batch_size
         self._now_ms = now_ms
         self._outbox = outbox
+        self._releases = Releases(table, scripts, prefix=prefix)
 
     def run(self, hub_blocked_ms: int = 0) -> list[Failure]:
         """
@@ -110,7 +102,7 @@ class Renewal:
             # None is kept back by what ends the pass.
             for queue in list(losses):
                 self._lose(losses.pop(queue), hub_blocked_ms)
-        return failures + self._release()
+        return failures + self._releases.run()
 
     def _keys(self, queue: str) -> QueueKeys:
         return QueueKeys(self._prefix, queue)
@@ -121,8 +113,8 @@ class Renewal:
         unanswered: dict[str, RedisCallError] = {}
         for number, batches in enumerate(rounds):
             # Round after round these would take their whole limit, and hold up the other nodes of a cluster.
-            again = unanswered.keys() & batches.keys()
-            failures += [Failure(queue, _ids(batches.pop(queue)), unanswered[queue]) for queue in again]
+            again = [queue for queue in batches if queue in unanswered]
+            failures += [failure_of(queue, batches.pop(queue), unanswered[queue]) for queue in again]
             if not batches:
                 continue
             sent_at = self._now_ms()
@@ -131,17 +123,19 @@ class Renewal:
             except Exception as error:
                 if len(batches) == 1 and _is_wrong_type(error):
                     [(queue, locks)] = batches.items()
-                    failures += self._renew_the_others(queue, locks, error)
+                    failures += self._renew_each(queue, locks)
                     continue
                 # The rest would wait for its limit too, round after round: leave it for the retry.
                 for rest in rounds[number:]:
-                    failures += [Failure(queue, _ids(locks), error) for queue, locks in rest.items()]
+                    failures += [failure_of(queue, locks, error) for queue, locks in rest.items()]
                 break
             for (queue, locks), reply in zip(batches.items(), replies, strict=True):
                 if isinstance(reply, RedisCallError):
-                    failures += self._renew_the_others(queue, locks, reply)
-                    if not _is_wrong_type(reply):
+                    if _is_wrong_type(reply):
+                        failures += self._renew_each(queue, locks)
+                    else:
                         unanswered[queue] = reply
+                        failures.append(failure_of(queue, locks, reply))
                     continue
                 with self._table.lock:
                     settled = self._table.tracked.settle(locks, reply, sent_at)
@@ -166,7 +160,7 @@ class Renewal:
         try:
             found = self._scripts.look_up(self._keys(queue), [lock.job_id for lock in suspects])
         except Exception as error:
-            return [Failure(queue, _ids(suspects), error)]
+            return [failure_of(queue, suspects, error)]
         ours: list[TrackedLock] = []
         forgotten: list[TrackedLock] = []
         for lock, ownership in zip(suspects, found, strict=True):
@@ -207,7 +201,7 @@ class Renewal:
             self._scripts.restore_entries(self._keys(queue), jobs)
         except Exception as error:
             # Still tracked, so the next pass tries again.
-            return [Failure(queue, _ids(forgotten), error)]
+            return [failure_of(queue, forgotten, error)]
         with self._table.lock:
             tracked = self._table.tracked
             ended = [lock for lock in forgotten if lock.ended or not tracked.holds(queue, lock.job_id, lock.token)]
@@ -223,7 +217,7 @@ class Renewal:
         try:
             renewed = self._scripts.renew_one(self._keys(lock.queue), lock.job_id, lock.token, duration)
         except Exception as error:
-            return [Failure(lock.queue, (lock.job_id,), error)]
+            return [failure_of(lock.queue, [lock], error)]
         if renewed:
             with self._table.lock:
                 settled = self._table.tracked.settle([lock], (), sent_at)
@@ -232,69 +226,20 @@ class Renewal:
         # Else it changed hands in this moment: it stays due, and the next pass sees what it is.
         return []
 
-    def _renew_the_others(self, queue: str, locks: list[TrackedLock], error: Exception) -> list[Failure]:
-        """
-        Renew one by one what a batch could not because a lock's key is not text: the frozen script ends at that key.
-
-        Any other error is no single lock's. Switches greenlets.
-        """
-        if not _is_wrong_type(error):
-            return [Failure(queue, _ids(locks), error)]
-        return self._renew_each(queue, locks)
-
     def _renew_each(self, queue: str, locks: list[TrackedLock]) -> list[Failure]:
-        """Renew one by one; where there is no answer the rest is left for the retry. Switches greenlets."""
+        """
+        Renew one by one what a batch could not; where there is no answer the rest is left for the retry.
+
+        The frozen script ends at a key that is not text: no error of another kind is a single lock's. Switches
+        greenlets.
+        """
         failures: list[Failure] = []
         for number, lock in enumerate(locks):
             failed = self._renew_by_key(lock)
             if failed and not _is_wrong_type(failed[0].error):
-                return [*failures, Failure(queue, _ids(locks[number:]), failed[0].error)]
+                return [*failures, failure_of(queue, locks[number:], failed[0].error)]
             failures += failed
         return failures
-
-    def _release(self) -> list[Failure]:
-        """Repeat the releases that no answer came to. Switches greenlets."""
-        with self._table.lock:
-            pending = list(self._table.releases.values())
-        failures: list[Failure] = []
-        for some in chunks(pending, MOST_IDS_A_CALL):
-            try:
-                answers = self._scripts.release_many(
-                    [
-                        (
-                            self._keys(release.queue),
-                            release.job_id,
-                            release.token,
-                            "1" if release.keep_entry else "2" if release.undecided else "0",
-                            release.keep_count,
-                        )
-                        for release in some
-                    ]
-                )
-            except Exception as error:
-                # One report for each queue: after an outage there may be as many of these as there were jobs.
-                by_queue: defaultdict[str, list[str]] = defaultdict(list)
-                for release in some:
-                    by_queue[release.queue].append(release.job_id)
-                return [*failures, *(Failure(queue, tuple(ids), error) for queue, ids in by_queue.items())]
-            for release, answer in zip(some, answers, strict=True):
-                trouble = answer if isinstance(answer, RedisCallError) else self._bring_back(release, answer)
-                if trouble is not None:
-                    failures.append(Failure(release.queue, (release.job_id,), trouble))
-                else:
-                    self._table.settle_release(release)
-        return failures
-
-    def _bring_back(self, release: PendingRelease, answer: str) -> Exception | None:
-        """Write the entry of an interrupted job again if the server has forgotten it. Switches greenlets."""
-        if answer != "gone" or not release.keep_entry or release.entry is None:
-            return None
-        job = (release.job_id, release.token, release.entry, release.fence)
-        try:
-            self._scripts.restore_entries(self._keys(release.queue), [job])
-        except Exception as error:
-            return error
-        return None
 
     def _report_lost(self, reports: Iterable[tuple[str, LostLock]]) -> None:
         by_queue: dict[str, list[LostLock]] = {}
@@ -302,10 +247,6 @@ class Renewal:
             by_queue.setdefault(queue, []).append(lost)
         for queue, group in by_queue.items():
             self._outbox(LocksLost(queue, tuple(group)))
-
-
-def _ids(locks: Iterable[TrackedLock]) -> tuple[str, ...]:
-    return tuple(lock.job_id for lock in locks)
 
 
 def _is_wrong_type(error: BaseException) -> bool:

@@ -8,9 +8,10 @@ import gevent
 
 from echomq_plugin.clocks import Clock
 from echomq_plugin.events import RenewalFailed, Report
+from echomq_plugin.failures import Failure
 from echomq_plugin.hubs import Task
 from echomq_plugin.options import LockOptions
-from echomq_plugin.renewal import Failure, Renewal
+from echomq_plugin.renewal import Renewal
 from echomq_plugin.schedule import Schedule, late_by
 from echomq_plugin.scripts import Scripts
 from echomq_plugin.table import LockTable

@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 from echomq_plugin.job_locks import JobLocks
+from echomq_plugin.releases import Releases
 from echomq_plugin.renewal import Renewal
 from echomq_plugin.stalled import StalledChecker
 from echomq_plugin.tracking import TrackedLock, TrackedLocks
@@ -137,7 +138,7 @@ def deadline_comes_early() -> Iterator[None]:
 @contextmanager
 def interrupted_stays_forgotten() -> Iterator[None]:
     """The entry of an interrupted run that the server forgot is not written again."""
-    with mock.patch.object(Renewal, "_bring_back", return_value=None):
+    with mock.patch.object(Releases, "_bring_back", return_value=None):
         yield
 
 

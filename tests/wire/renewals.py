@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from echomq_plugin.connections import Connections
 from echomq_plugin.events import LocksLost, LocksRenewed, Report
+from echomq_plugin.failures import Failure
 from echomq_plugin.keys import QueueKeys
-from echomq_plugin.renewal import Failure, Renewal
+from echomq_plugin.renewal import Renewal
 from echomq_plugin.scripts import Scripts
 from echomq_plugin.table import LockTable
 from echomq_plugin.tracking import TrackedLocks
