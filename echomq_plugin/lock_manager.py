@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 from collections.abc import Callable, Sequence
 
@@ -11,33 +10,16 @@ from echomq_plugin.clocks import Clock, SystemClock
 from echomq_plugin.connections import Connections
 from echomq_plugin.errors import OptionError
 from echomq_plugin.events import LocksLost, LostLock, Report
-from echomq_plugin.hubs import CallersHub, DedicatedHub, HubRunner, Task
 from echomq_plugin.keys import DEFAULT_PREFIX, key_part, text_id
 from echomq_plugin.native import pause
 from echomq_plugin.options import LockOptions, checked_options
+from echomq_plugin.process_state import ProcessState, TaskBody
 from echomq_plugin.renewal_loop import RenewalLoop
 from echomq_plugin.scripts import Scripts
 from echomq_plugin.table import LockTable, PendingRelease
 from echomq_plugin.tracking import TrackedLocks
 
 _POLL_S = 0.02
-
-TaskBody = Callable[[Task], None]
-
-
-class _ProcessState:
-    """All that belongs to one process: after a fork the child makes its own and leaves its parent's alone."""
-
-    def __init__(self, table: LockTable, loop: RenewalLoop) -> None:
-        self.table = table
-        self.loop = loop
-        self.hub: HubRunner | None = None
-        self.renewal_task: Task | None = None
-
-    def wake(self) -> None:
-        """Have the renewal greenlet look again at what there is to do."""
-        if self.renewal_task is not None:
-            self.renewal_task.wake()
 
 
 class LockManager:
@@ -112,7 +94,7 @@ class LockManager:
         self._companions = companions
         self._started = False
         # A child leaves its parent's state here, untouched: closing it would reach into the parent's event loop.
-        self._states: dict[int, _ProcessState] = {}
+        self._states: dict[int, ProcessState] = {}
 
     # -- the protocol's surface --------------------------------------------------------------------------------------
 
@@ -125,29 +107,13 @@ class LockManager:
         self._started = True
         state = self._state()
         self.connections.load()
-        with state.table.lock:
-            if state.hub is not None:
-                return
-            bodies: list[TaskBody] = [state.loop.run, *self._companions]
-            clock_wait = None if self._own_clock is None else self._own_clock.wait
-            tasks = [Task(body, clock_wait) for body in bodies]
-            state.renewal_task = tasks[0]
-            dedicated = self.options.dedicated_hub and self._own_clock is None
-            # On the app's hub other greenlets use the same connections, and may be in the middle of their calls.
-            hub: HubRunner = (
-                DedicatedHub(tasks, self.connections.close_thread)
-                if dedicated
-                else CallersHub(tasks, self.connections.drop_idle)
-            )
-            state.hub = hub
-        if self._outbox == self._callbacks.post:
-            self._callbacks.open()
-        try:
-            hub.start()
-        except BaseException:
-            state.hub = None
-            raise
-        atexit.register(hub.stop_at_exit)
+        state.start(
+            self._companions,
+            self.connections,
+            clock_wait=None if self._own_clock is None else self._own_clock.wait,
+            dedicated=self.options.dedicated_hub and self._own_clock is None,
+            before=self._callbacks.open if self._outbox == self._callbacks.post else None,
+        )
 
     def track_job(self, job_id: object, token: object, queue: str | None = None) -> None:
         """
@@ -199,12 +165,8 @@ class LockManager:
 
         """
         idle = self.wait_until_idle(timeout_ms)
-        state = self._state()
-        hub, state.hub = state.hub, None
         self._started = False
-        # A stop that is interrupted, or gives up, leaves it to the interpreter's exit to wait for the thread.
-        if hub is not None and hub.stop():  # switches greenlets
-            atexit.unregister(hub.stop_at_exit)
+        self._state().stop()  # switches greenlets
         self._callbacks.close()
         return idle
 
@@ -291,7 +253,7 @@ class LockManager:
 
     # -- the process -------------------------------------------------------------------------------------------------
 
-    def _state(self) -> _ProcessState:
+    def _state(self) -> ProcessState:
         # The pid is compared before any lock is touched: a child can inherit a lock that nobody will ever release.
         pid = os.getpid()
         state = self._states.get(pid)
@@ -299,7 +261,7 @@ class LockManager:
             state = self._states.setdefault(pid, self._new_state())
         return state
 
-    def _new_state(self) -> _ProcessState:
+    def _new_state(self) -> ProcessState:
         options = self.options
         table = LockTable(
             TrackedLocks(
@@ -319,7 +281,7 @@ class LockManager:
             spare_ms=1 if self._own_clock is None else 0,
             outbox=self._outbox,
         )
-        return _ProcessState(table, loop)
+        return ProcessState(table, loop)
 
     def _queue(self, queue: str | None) -> str:
         return self.queue if queue is None else key_part("queue", queue)

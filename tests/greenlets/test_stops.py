@@ -11,7 +11,7 @@ import pytest
 from faults.proxy import delay, named, script, swallow_reply
 from faults.waiting import eventually, let_pass
 
-from echomq_plugin import LockManager, LockOptions, attach, lock_manager
+from echomq_plugin import LockManager, LockOptions, attach, process_state
 from echomq_plugin.events import LocksLost, LostLock
 from echomq_plugin.lanes import Lane
 from echomq_plugin.native import start_thread
@@ -23,8 +23,8 @@ OPTIONS = LockOptions(lock_duration=3_000, stalled_interval=60_000)
 def at_exit(monkeypatch):
     """What the interpreter would call at its exit."""
     registered: list[object] = []
-    monkeypatch.setattr(lock_manager.atexit, "register", registered.append)
-    monkeypatch.setattr(lock_manager.atexit, "unregister", registered.remove)
+    monkeypatch.setattr(process_state.atexit, "register", registered.append)
+    monkeypatch.setattr(process_state.atexit, "unregister", registered.remove)
     return registered
 
 

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pluggy
 
-from echomq_plugin import hook_calls, job_locks, lock_manager, recovery
+from echomq_plugin import hook_calls, job_locks, process_state, recovery
 from echomq_plugin.events import StalledJob
 from echomq_plugin.hubs import Task
 
@@ -117,7 +117,7 @@ def deterministic() -> Iterator[None]:
     """Put the simulated hub and tokens in the place of the real ones."""
     tokens = Tokens()
     with (
-        mock.patch.object(lock_manager, "CallersHub", SimHub),
+        mock.patch.object(process_state, "CallersHub", SimHub),
         mock.patch.object(job_locks, "uuid", tokens),
         mock.patch.object(recovery, "uuid", tokens),
         mock.patch.object(hook_calls, "log_hook_failure", return_value=None),
