@@ -7,10 +7,12 @@ import pytest
 from faults.proxy import delay, script, swallow_reply
 from faults.waiting import eventually
 
-from echomq_plugin import FinishResult, Lock
+from echomq_plugin import FinishResult, LockOptions, attach
 from echomq_plugin.connections import MOST_CALLS_AT_ONCE
 
 ACQUIRE, RELEASE = script("acquireLock-6"), script("releaseLock-6")
+PATIENT = LockOptions(lock_duration=60_000, call_limit_ms=10_000, stalled_interval=60_000)
+"""No call and no lock ends by itself while a test looks."""
 
 
 def kill(greenlet):
@@ -97,19 +99,20 @@ def test_a_kill_in_the_middle_of_a_job_interrupts_it_and_keeps_its_entry_for_the
     assert plugin.manager.get_active_job_count() == 0
 
 
-def test_killing_all_who_wait_for_their_turn_frees_every_turn(proxy, plugin, client):
+def test_killing_all_who_wait_for_their_turn_frees_every_turn(proxy, pm, client):
     gevent.sleep(0)
-    proxy.on(ACQUIRE, delay(after_ms=400))
+    plugin = attach(pm, proxy.url, "mail", PATIENT)
+    plugin.start()
+    proxy.on(ACQUIRE, swallow_reply)
     crowd = [gevent.spawn(plugin.job_start, "mail", f"crowd-{number}") for number in range(150)]
-    # All that have their turn wait for their reply: a request under way could take its lock after it was released.
+    # Nobody's turn ends by itself, and no request is under way: it could take its lock after that was released.
     eventually(lambda: len(client.keys("emq:mail:*:lock")) == MOST_CALLS_AT_ONCE)
     gevent.killall(crowd, timeout=10)
     proxy.clear()
-    for started in (greenlet.value for greenlet in crowd if isinstance(greenlet.value, Lock)):
-        plugin.job_finish(started, "completed")  # it was quicker than the kill
     eventually(lambda: plugin.manager.wait_until_idle(0))
     replies_are_ones_own(plugin, client)
     assert client.keys("emq:mail:*:lock") == []
+    plugin.stop(timeout_ms=0)
 
 
 def test_two_greenlets_that_finish_one_job_at_once_give_its_lock_back_once(proxy, plugin, client):
